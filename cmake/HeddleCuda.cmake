@@ -1,0 +1,27 @@
+# Finds a CUDA compiler: CMAKE_CUDA_COMPILER or $CUDACXX, PATH, the project's .venv (scripts/setup puts one there), /usr/local/cuda.
+# Sets HEDDLE_CUDA_FOUND to say which, or to nothing.
+set(HEDDLE_CUDA_FOUND)
+if(HEDDLE_CUDA STREQUAL OFF)
+  return()
+endif()
+
+file(GLOB venv_cuda ${CMAKE_CURRENT_SOURCE_DIR}/.venv/lib/python3*/site-packages/nvidia/cu1*/bin)
+if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+  find_program(HEDDLE_NVCC nvcc HINTS ENV PATH PATHS ${venv_cuda} /usr/local/cuda/bin)
+  if(HEDDLE_NVCC)
+    set(CMAKE_CUDA_COMPILER ${HEDDLE_NVCC} CACHE FILEPATH "CUDA compiler")
+  endif()
+endif()
+
+# Real code only: a GPU without its own code is told so by `heddle doctor`, not given minutes of just-in-time compilation.
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;100-real" CACHE STRING "GPU architectures")
+endif()
+
+include(CheckLanguage)
+check_language(CUDA)
+if(CMAKE_CUDA_COMPILER)
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  set(HEDDLE_CUDA_FOUND "${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
+endif()
