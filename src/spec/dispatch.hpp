@@ -27,6 +27,8 @@ enum class Status : std::uint8_t { arrived = 0, masked = 1 };
 /// sized by the options. Rows of x and scales are specified where row_source is not -1 and in zeroed gaps.
 /// Rows at index >= capacity are dropped: they count in num_dropped and in the handle's n, and nowhere else.
 struct Received {
+  Layout layout = Layout::token_major;
+
   // Outputs.
   std::int64_t rows = 0;
   std::int64_t num_dropped = 0;

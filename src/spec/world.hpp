@@ -33,6 +33,12 @@ struct World {
 /// [rank][peer]: rank treats peer as masked. Empty: nobody is masked.
 using Mask = std::vector<std::vector<bool>>;
 
+/// Throws Error{usage} naming the tensor, its rank and both sizes.
+void check_size(const char* name, int rank, std::size_t seen, std::int64_t wanted);
+
+/// Throws Error{usage} for tensors whose sizes disagree and for ids outside [-1, experts).
+void check(const World&);
+
 /// A mask closes its pair in both directions, whichever end holds it (I10).
 inline bool closed(const Mask& mask, int a, int b) {
   return !mask.empty() && (mask[a][b] || mask[b][a]);
@@ -51,10 +57,13 @@ inline bool owns(const World& world, int rank, int expert) {
   return expert >= first_expert(world, rank) && expert < first_expert(world, rank + 1);
 }
 
+std::int32_t id_at(const World&, const Batch&, int token, int k);
+
 /// True if column k of a token is the first that names its expert; false for -1 and for repeats.
 bool is_first_column(const World&, const Batch&, int token, int k);
 
-/// The weights of all columns of `token` that name the expert of its column k, added in column order.
+/// The weights of all columns of `token` that name the expert of its first column k, added in column order.
+/// 0 if `weights` is empty.
 float summed_weight(const World&, const std::vector<float>& weights, const Batch&, int token, int k);
 
 /// True if `token` has business at `rank`: one of its experts lives there, or the map says so.
