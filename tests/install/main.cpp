@@ -1,0 +1,3 @@
+#include <heddle/heddle.hpp>
+
+int main() { return 0; }
