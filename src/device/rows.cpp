@@ -1,0 +1,23 @@
+#include "device/rows.hpp"
+
+#include "base/error.hpp"
+#include "device/rows_variant.hpp"
+
+namespace heddle {
+namespace {
+
+void check_float(const char* argument, DType dtype) {
+  HEDDLE_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16,
+               "sum_rows: {} is {}; legal: float32, bfloat16, float16", argument, name_of(dtype));
+}
+
+}  // namespace
+
+void host_sum_rows(const SumArgs& args, const Term* terms, int num_terms) {
+  check_float("in_dtype", args.in_dtype);
+  check_float("out_dtype", args.out_dtype);
+  if (args.bias0 != nullptr) check_float("bias_dtype", args.bias_dtype);
+  rows_variant().sum(args, terms, num_terms);
+}
+
+}  // namespace heddle

@@ -1,0 +1,122 @@
+// The GPU's side of rows.hpp.
+#pragma once
+
+#include "base/dtype.hpp"
+#include "device/copy.cuh"
+#include "device/rows_args.hpp"
+#include "device/rows_lane.cuh"
+
+namespace heddle {
+
+/// One column by one thread, for columns that no aligned vector covers.
+__device__ inline float load_column(DType dtype, const void* row, int64_t column) {
+  switch (dtype) {
+    case DType::f32: return static_cast<const float*>(row)[column];
+    case DType::bf16: return to_float(static_cast<const bf16*>(row)[column]);
+    default: return to_float(static_cast<const f16*>(row)[column]);
+  }
+}
+
+__device__ inline void sum_column(const SumArgs& args, const Term* terms, int num_terms, int64_t column) {
+  float sum = args.bias0 == nullptr ? 0.0f : load_column(args.bias_dtype, args.bias0, column);
+  if (args.bias0 != nullptr && args.bias1 != nullptr) sum += load_column(args.bias_dtype, args.bias1, column);
+  for (int t = 0; t < num_terms; ++t) {
+    sum = __fmaf_rn(terms[t].weight, load_column(args.in_dtype, terms[t].row, column), sum);
+  }
+  switch (args.out_dtype) {
+    case DType::f32: static_cast<float*>(args.out)[column] = round_to<float>(sum); break;
+    case DType::bf16: static_cast<bf16*>(args.out)[column] = to_bf16(sum); break;
+    default: static_cast<f16*>(args.out)[column] = to_f16(sum);
+  }
+}
+
+__device__ inline void load_columns(DType dtype, const void* row, int64_t column, float (&values)[kLaneColumns]) {
+  switch (dtype) {
+    case DType::f32: return LaneColumns<float>::load(static_cast<const float*>(row) + column).widen(values);
+    case DType::bf16: return LaneColumns<bf16>::load(static_cast<const bf16*>(row) + column).widen(values);
+    default: return LaneColumns<f16>::load(static_cast<const f16*>(row) + column).widen(values);
+  }
+}
+
+__device__ inline void start_columns(const SumArgs& args, int64_t column, float (&sums)[kLaneColumns]) {
+  if (args.bias0 == nullptr) {
+#pragma unroll
+    for (float& sum : sums) sum = 0.0f;
+    return;
+  }
+  load_columns(args.bias_dtype, args.bias0, column, sums);
+  if (args.bias1 == nullptr) return;
+  float more[kLaneColumns];
+  load_columns(args.bias_dtype, args.bias1, column, more);
+#pragma unroll
+  for (int i = 0; i < kLaneColumns; ++i) sums[i] += more[i];
+}
+
+__device__ inline void finish_columns(const SumArgs& args, int64_t column, const float (&sums)[kLaneColumns]) {
+  switch (args.out_dtype) {
+    case DType::f32: return store_columns(static_cast<float*>(args.out) + column, sums);
+    case DType::bf16: return store_columns(static_cast<bf16*>(args.out) + column, sums);
+    default: return store_columns(static_cast<f16*>(args.out) + column, sums);
+  }
+}
+
+/// Adds kTerms rows in order, all loaded before the first is used.
+template <class In, int kTerms>
+__device__ void add_terms(const Term* terms, int64_t column, float (&sums)[kLaneColumns]) {
+  LaneColumns<In> rows[kTerms];
+  float weights[kTerms];
+#pragma unroll
+  for (int t = 0; t < kTerms; ++t) {
+    rows[t] = LaneColumns<In>::load(static_cast<const In*>(terms[t].row) + column);
+    weights[t] = terms[t].weight;
+  }
+#pragma unroll
+  for (int t = 0; t < kTerms; ++t) {
+    float row[kLaneColumns];
+    rows[t].widen(row);
+#pragma unroll
+    for (int i = 0; i < kLaneColumns; ++i) sums[i] = __fmaf_rn(weights[t], row[i], sums[i]);
+  }
+}
+
+template <class In>
+__device__ void sum_columns(const SumArgs& args, const Term* terms, int num_terms, int64_t column) {
+  float sums[kLaneColumns];
+  start_columns(args, column, sums);
+  int t = 0;
+  for (; t + 4 <= num_terms; t += 4) add_terms<In, 4>(terms + t, column, sums);
+  if (t + 2 <= num_terms) {
+    add_terms<In, 2>(terms + t, column, sums);
+    t += 2;
+  }
+  if (t < num_terms) add_terms<In, 1>(terms + t, column, sums);
+  finish_columns(args, column, sums);
+}
+
+__device__ inline bool all_aligned(const SumArgs& args, const Term* terms, int num_terms) {
+  auto low_bits = reinterpret_cast<uintptr_t>(args.out) | reinterpret_cast<uintptr_t>(args.bias0) |
+                  reinterpret_cast<uintptr_t>(args.bias1);
+  for (int t = 0; t < num_terms; ++t) low_bits |= reinterpret_cast<uintptr_t>(terms[t].row);
+  return low_bits % sizeof(uint4) == 0;
+}
+
+template <class In>
+__device__ void lanes_sum_as(Lanes lanes, const SumArgs& args, const Term* terms, int num_terms) {
+  const int64_t whole = all_aligned(args, terms, num_terms) ? args.count / kLaneColumns * kLaneColumns : 0;
+  for (int64_t column = lanes.lane * kLaneColumns; column < whole; column += lanes.lanes * kLaneColumns) {
+    sum_columns<In>(args, terms, num_terms, column);
+  }
+  for (int64_t column = whole + lanes.lane; column < args.count; column += lanes.lanes) {
+    sum_column(args, terms, num_terms, column);
+  }
+}
+
+__device__ inline void lanes_sum_rows(Lanes lanes, const SumArgs& args, const Term* terms, int num_terms) {
+  switch (args.in_dtype) {
+    case DType::f32: return lanes_sum_as<float>(lanes, args, terms, num_terms);
+    case DType::bf16: return lanes_sum_as<bf16>(lanes, args, terms, num_terms);
+    default: return lanes_sum_as<f16>(lanes, args, terms, num_terms);
+  }
+}
+
+}  // namespace heddle
