@@ -47,4 +47,9 @@ SymmetricMemory make_local(std::size_t bytes);
 SymmetricMemory make_heap(Bootstrap&, std::size_t bytes, std::chrono::nanoseconds deadline,
                           std::span<const int> members = {});
 
+/// Ranks are processes, or threads. Ranks of other hosts are far (host_identity). `deadline` bounds the handover between
+/// processes, the bootstrap's own deadline the rest. No descriptor, file or name stays behind.
+SymmetricMemory make_shm(Bootstrap&, std::size_t bytes, std::chrono::nanoseconds deadline,
+                         std::span<const int> members = {});
+
 }  // namespace heddle

@@ -1,0 +1,173 @@
+// Sends tokens to the ranks that own their experts and brings the results back.
+//
+//   Buffer buffer(bootstrap, {.experts = 256, .max_tokens = 4096});
+//   Plan plan = buffer.plan(ids);
+//   Received received = buffer.dispatch(plan, {.x = x});
+//   Combined combined = buffer.combine(received.handle, {.x = experts(received.x)});
+//
+// T tokens of this rank, K columns (top-k), H hidden, E experts, R ranks, L experts of this rank, n tokens received.
+#pragma once
+
+#include <heddle/bootstrap.hpp>
+#include <heddle/config.hpp>
+#include <heddle/error.hpp>
+#include <heddle/layout.hpp>
+#include <heddle/metrics.hpp>
+#include <heddle/tensor.hpp>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace heddle {
+
+/// The route of one batch. Immutable, cheap to copy, usable for any number of dispatches; no peer knows of it.
+class Plan {
+ public:
+  Plan() = default;
+  bool is_set() const { return data_ != nullptr; }
+  int tokens() const;
+  int topk() const;
+  TensorView ids() const;                   // [T, K] int32; topk 0: none
+  TensorView is_token_in_rank() const;      // [T, R] uint8
+  TensorView num_tokens_per_rank() const;   // [R] int32
+  TensorView num_tokens_per_expert() const; // [E] int32 (token, column) pairs: a token that names an expert twice counts 2
+  TensorView num_rows_per_expert() const;   // [E] int32 distinct tokens
+
+ private:
+  friend class Buffer;
+  friend struct Handle;
+  friend class Calls;
+  std::shared_ptr<const struct PlanData> data_;
+};
+
+/// What a combine needs to know of the dispatch whose results it brings back. Immutable, cheap to copy; any number may be
+/// alive. It does not survive a reset().
+struct Handle {
+  std::shared_ptr<const struct Route> route;
+
+  bool is_set() const { return route != nullptr; }
+  Plan plan() const;
+  TensorView recv_offset() const;    // [R + 1] int32, prefix of received tokens by source
+  TensorView recv_token() const;     // [n] int32, token index in its source
+  TensorView source_tokens() const;  // [R] int32, T of each source
+  TensorView row_of() const;         // [n, K] int32; expert-major and slab; -1 none, -2 dropped
+  TensorView recv_ids() const;       // [n, K] int32 local ids, -1 = not local
+  TensorView recv_weights() const;   // [n, K] float32
+  TensorView status() const;         // [R] uint8: 0 arrived, 1 masked
+  int num_received() const;          // n
+};
+
+struct DispatchInput {
+  TensorView x;        // [T, H], rows a multiple of 16 bytes; any row stride
+  TensorView scales;   // optional [T, P] of a 4-byte type, any strides; travels with x untouched
+  TensorView weights;  // optional [T, K] float32
+};
+
+struct DispatchOptions {
+  Layout layout{};         // token_major, expert_major or slab
+  int alignment = 1;       // expert-major: groups begin at multiples of it; token-major: of the aligned counts
+  Quantise quantise{};     // inside the dispatch: none, or fp8 forms of bf16 rows
+  bool fixed_size = false; // outputs have their worst-case size, and the host waits for nothing. A slab always is.
+  int64_t capacity = -1;   // rows of the fixed-size outputs; -1 = worst case. Rows past it are dropped and counted.
+  int max_tokens = 0;      // of any rank; 0 = the buffer's
+  bool zero_padding = false;  // clear rows that hold nothing
+  bool drop_overflow = false; // rows past the capacity: count them only; else Error{overflow} after the call
+};
+
+/// Outputs that a layout does not have are not set.
+struct Received {
+  Tensor x;                // [rows, H]; slab [L, R x M, H]
+  Tensor scales;           // [rows, P]; slab [L, R x M, P] with strides (P R M, 1, R M)
+  Tensor ids;              // token-major [rows, K] int32 local ids, -1 = not local or padding
+  Tensor weights;          // token-major [rows, K] float32, 0 where ids is -1; others [rows], those of duplicates added
+  Tensor num_per_expert;   // [L] int32: token-major pairs, others rows
+  Tensor expert_offsets;   // [L + 1] int64, first row of each expert's group; not token-major
+  Tensor row_source;       // [rows] int32 source rank of each row, -1 = none
+  Tensor row_token;        // [rows] int32 token index in its source, -1 = none (slab: [L, R x M], its src_info)
+  Tensor layout_range;     // slab [L, R] int64: count in the low half, first place in the high half
+  std::vector<int> masked; // sources whose part is missing
+  int64_t num_dropped = 0;
+  int64_t num_rows = 0;    // exact mode: rows of x that hold tokens or lie in gaps between groups
+  Handle handle;
+};
+
+struct CombineInput {
+  TensorView x;                // the experts' rows in the dispatch's layout: [rows, H] or [L, R x M, H]; bf16, fp16, fp32
+  TensorView bias0, bias1;     // optional [T, H] of the output's dtype, added first
+  TensorView row_weights;      // optional: token-major [rows, K], others [rows] float32; returned as Combined::weights
+  TensorView weights;          // optional [T, K] float32: weights that the dispatch was not given
+};
+
+struct CombineOptions {
+  bool weighted = false;     // multiply with the weights given to the dispatch; expert-major and slab
+  bool float32_wire = false; // partial sums cross the wire in FP32
+  std::optional<DType> out_dtype;  // default: x's
+  TensorView out;            // optional [T, H] to write to
+};
+
+struct Combined {
+  Tensor x;                // [T, H]
+  Tensor weights;          // [T, K] float32 if row_weights were given
+  std::vector<int> masked; // owners whose part is missing
+};
+
+/// A call whose receive has yet to run. `result`'s tensors are valid after receive().
+template <class Result>
+struct Split {
+  Result result;
+  std::function<void()> receive;  // once, from any thread; later calls do nothing
+};
+
+/// One rank's end of the pair of operations. All ranks make the same calls in the same order. Any thread may call, one at
+/// a time: calls take a lock. Blocking calls return when done; errors leave the buffer usable unless they say otherwise.
+class Buffer {
+ public:
+  /// Collective. Throws Error{mismatch} on every rank if settings differ.
+  Buffer(std::shared_ptr<Bootstrap>, Config);
+  ~Buffer();
+  Buffer(Buffer&&) noexcept;
+  Buffer& operator=(Buffer&&) noexcept;
+
+  const Topology& topology() const;
+  const Config& config() const;
+
+  /// From ids [T, K], int32 or int64, -1 = none. Local. Throws Error{usage} for an id outside [-1, E).
+  Plan plan(const TensorView& ids);
+  /// From [T, R] bool or uint8, without ids: token-major only.
+  Plan plan_from_rank_map(const TensorView& is_token_in_rank);
+
+  /// Every token goes once to each rank that owns one of its experts. Collective.
+  Received dispatch(const Plan&, const DispatchInput&, const DispatchOptions& = {});
+  /// The same route again: outputs have the sizes of the first time, and the same order.
+  Received dispatch(const Handle&, const DispatchInput&, DispatchOptions = {});
+  /// Sends and returns. At most two may wait for their receive; a third send runs that of the first.
+  Split<Received> dispatch_send(const Plan&, const DispatchInput&, const DispatchOptions& = {});
+
+  /// Brings the experts' rows back and sums them in FP32. Collective.
+  Combined combine(const Handle&, const CombineInput&, const CombineOptions& = {});
+  Split<Combined> combine_send(const Handle&, const CombineInput&, const CombineOptions& = {});
+
+  /// Masks a peer: both ends stop exchanging anything until a reset(). Its part of every result is zero.
+  void mask(int rank);
+  std::vector<int> masked() const;
+
+  /// Repairs the buffer after a fault, for `members` (default: all ranks); every member must call it. Others are removed.
+  void reset(std::vector<int> members = {});
+
+  /// Local: peers that still wait for this rank get an error that says so. Idempotent.
+  void destroy();
+  bool is_destroyed() const;
+
+  /// How outputs are made; default allocate_host.
+  void set_allocator(Allocate);
+  Metrics metrics() const;
+
+ private:
+  friend struct BufferTestAccess;
+  explicit Buffer(std::unique_ptr<class Calls>);
+  std::unique_ptr<class Calls> calls_;
+};
+
+}  // namespace heddle

@@ -1,0 +1,30 @@
+// How a buffer is built. All ranks must agree on all of it; construction checks that (docs/protocol.md, I13).
+#pragma once
+
+#include <heddle/topology.hpp>
+
+#include <chrono>
+#include <cstdint>
+
+namespace heddle {
+
+struct Config {
+  int experts = 1;
+  /// Upper bound of a batch, tokens a rank. Calls may name a smaller one. 0 = none; then fixed-size and split calls must.
+  int max_tokens = 0;
+  /// Memory that peers write to, bytes a rank. Batches that exceed it go in rounds. 0 = 256 MiB.
+  int64_t window_bytes = 0;
+  /// How long a call waits for a peer.
+  std::chrono::nanoseconds timeout = std::chrono::seconds(100);
+  /// A peer that misses the deadline is masked (its part is zero, the result says so) instead of failing the call.
+  bool mask_late_peers = false;
+  /// CPU threads that work on one call.
+  int threads = 1;
+};
+
+inline constexpr int64_t kDefaultWindowBytes = int64_t{256} << 20;
+
+/// Bytes of memory that a buffer of this configuration takes on each rank.
+int64_t predicted_bytes(const Config&, int ranks);
+
+}  // namespace heddle

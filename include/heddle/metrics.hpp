@@ -1,0 +1,26 @@
+// What a buffer has done since it was made.
+#pragma once
+
+#include <cstdint>
+
+namespace heddle {
+
+struct OperationMetrics {
+  uint64_t calls = 0;
+  uint64_t rows_sent = 0;       // to all ranks, this one included
+  uint64_t rows_received = 0;
+  uint64_t bytes_sent = 0;      // rows as they travel, to other ranks only
+  uint64_t rounds = 0;          // of the slowest pair, summed over calls
+  uint64_t nanoseconds = 0;     // in calls, waiting included
+};
+
+struct Metrics {
+  OperationMetrics dispatch;
+  OperationMetrics combine;
+  uint64_t plans = 0;
+  uint64_t refusals = 0;  // calls that this rank refused
+  uint64_t faults = 0;
+  uint64_t resets = 0;
+};
+
+}  // namespace heddle

@@ -1,0 +1,91 @@
+// Every byte of a rank's window. Offsets only; see memory/ for pointers.
+//   control  one Cells per source: each cell has that source as its only remote writer
+//   data     [kind][lane][source], a fixed byte range each, whatever the shapes: head (header, tables), then slots
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "layout/carver.hpp"
+#include "layout/header.hpp"
+#include "layout/shape.hpp"
+#include "layout/slot.hpp"
+
+namespace heddle {
+
+/// What one source writes at this rank. Counters only grow; all but `reset` are cleared in reset().
+struct alignas(kCellAlign) Cells {
+  uint64_t headers[kKinds][kLanes];  // headers that arrived from the source
+  uint64_t rows[kKinds][kLanes];     // rows that arrived from the source
+  uint64_t credits[kKinds][kLanes];  // rounds of mine that the source has read
+  uint64_t offers[kLanes];           // offers that arrived from the source, its rows' receiver
+  uint64_t faults;                   // 1 once `fault` is valid
+  uint64_t closed;                   // > 0: the source has masked me
+  uint64_t destroyed;                // > 0: the source has destroyed its buffer
+  uint64_t reset;                    // 2 x incarnation + phase of the source; never cleared
+  FaultCell fault;
+  Offer offer[kLanes];
+};
+
+class Window {
+ public:
+  constexpr Window() = default;
+  HEDDLE_HD constexpr Window(int ranks, int64_t bytes) : ranks_(ranks) {
+    Carver carver;
+    carver.take(int64_t{sizeof(Cells)} * ranks);
+    data_ = carver.take(0);
+    range_ = (bytes - data_) / (int64_t{kKinds} * kLanes * ranks) / kCellAlign * kCellAlign;
+  }
+
+  HEDDLE_HD constexpr int64_t cells(int source) const { return int64_t{sizeof(Cells)} * source; }
+  HEDDLE_HD constexpr int64_t range_bytes() const { return range_; }
+  HEDDLE_HD constexpr int64_t range(Kind kind, int lane, int source) const {
+    return data_ + ((static_cast<int64_t>(kind) * kLanes + lane) * ranks_ + source) * range_;
+  }
+  HEDDLE_HD constexpr int64_t end() const { return range(Kind::dispatch, 0, 0) + kKinds * kLanes * ranks_ * range_; }
+
+ private:
+  int ranks_ = 0;
+  int64_t data_ = 0;
+  int64_t range_ = 0;
+};
+
+/// The least window that gives each range `range_bytes`.
+HEDDLE_HD constexpr int64_t window_bytes_for(int ranks, int64_t range_bytes) {
+  Carver carver;
+  carver.take(int64_t{sizeof(Cells)} * ranks);
+  const int64_t range = (range_bytes + kCellAlign - 1) / kCellAlign * kCellAlign;
+  return carver.take(0) + int64_t{kKinds} * kLanes * ranks * range;
+}
+
+/// How a call carves one range.
+struct Range {
+  int64_t table = 0;  // offset of the header's table
+  int64_t slots = 0;  // offset of slot 0
+  int64_t stride = 0;
+  int32_t count = 0;  // slots of one round; 0 if not even one fits
+
+  HEDDLE_HD static constexpr Range of(int64_t range_bytes, int64_t table_bytes, int64_t stride) {
+    Range range;
+    Carver carver;
+    carver.take(sizeof(Header));
+    range.table = carver.take(table_bytes);
+    range.slots = carver.take(0);
+    range.stride = stride;
+    const int64_t room = range_bytes - range.slots;
+    const int64_t count = room < 0 ? 0 : stride == 0 ? INT32_MAX : room / stride;
+    range.count = static_cast<int32_t>(count > INT32_MAX ? INT32_MAX : count);
+    return range;
+  }
+  HEDDLE_HD constexpr int64_t slot(int64_t place) const { return slots + place * stride; }
+};
+
+HEDDLE_HD constexpr int64_t cell_offset(const Window& window, int source, size_t member) {
+  return window.cells(source) + static_cast<int64_t>(member);
+}
+
+HEDDLE_HD constexpr int rounds_of(int64_t rows, int64_t slots) {
+  return rows <= slots ? 1 : static_cast<int>((rows + slots - 1) / slots);
+}
+
+}  // namespace heddle

@@ -1,0 +1,51 @@
+// A socket by which peers of this host hand a descriptor in. It has no name in any file system, so nothing is left of it
+// after a kill; and since any process of the host may connect, whoever does must show our token in its one message.
+#pragma once
+
+#include "bootstrap/bootstrap.hpp"
+#include "bootstrap/token.hpp"
+#include "memory/descriptor.hpp"
+
+#include <cstdint>
+#include <optional>
+
+namespace heddle {
+
+/// Not thread-safe. At most kMaxStrangers connections that have not said anything are kept; the oldest goes first.
+class Inbox {
+ public:
+  static constexpr std::size_t kMaxStrangers = 256;
+
+  struct Delivery {
+    int from;
+    Descriptor descriptor;
+  };
+
+  Inbox();
+
+  /// What a peer needs for hand_in. Tell nobody else.
+  Bytes ticket() const;
+
+  /// The next delivery, or nothing once now_ns() reaches `until`. Messages without the token are dropped and logged.
+  std::optional<Delivery> take(std::uint64_t until);
+
+ private:
+  void await(std::uint64_t until);
+  void admit();
+  std::optional<Delivery> read(const Descriptor& visitor) const;
+
+  Token token_;
+  Descriptor listener_;
+  std::vector<Descriptor> visitors_;  // connected, have not yet said anything
+};
+
+enum class HandIn {
+  done,
+  crowded,  // too many descriptors or connections are on their way; take some and try again
+  refused   // nobody listens there (any more)
+};
+
+/// Never blocks. `ticket` is from the peer's Inbox. Throws Error{system}.
+HandIn hand_in(const Bytes& ticket, int from, const Descriptor&);
+
+}  // namespace heddle

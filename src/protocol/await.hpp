@@ -1,0 +1,72 @@
+// The one way to wait: for an absolute total in this rank's own window, with a deadline, looking out for peers that fault,
+// close the pair or go away (I9, I10).
+#pragma once
+
+#include <cstdint>
+
+#include "protocol/context.hpp"
+
+namespace heddle {
+
+enum class Arrival : uint8_t { here, masked, fault };
+
+struct Wait {
+  int peer = 0;
+  Awaited awaited = Awaited::header;
+  uint64_t wanted = 0;
+  uint64_t deadline = 0;
+};
+
+HEDDLE_HD inline bool a_peer_faulted(const std::byte* window, const Context& ctx) {
+  for (int peer = 0; peer < ctx.topo.world; ++peer) {
+    if (ctx.ledger->is_open(peer) && load_acquire(&cells_of(window, ctx, peer).faults) != 0) return true;
+  }
+  return false;
+}
+
+/// What has happened that ends a wait early; none if nothing has.
+template <class Port>
+HEDDLE_HD FaultCode look_out(Port& port, const Context& ctx, const Wait& wait) {
+  const Cells& cells = cells_of(port.local(), ctx, wait.peer);
+  if (load_acquire(&cells.destroyed) != 0) return FaultCode::peer_destroyed;
+  if (a_peer_faulted(port.local(), ctx)) return FaultCode::peer_fault;
+  if (port.now() > wait.deadline) return FaultCode::timeout;
+  return FaultCode::none;
+}
+
+struct NoProbe {
+  HEDDLE_HD bool operator()() const { return false; }
+};
+
+/// One lane waits until the counter shows `wanted`. `probe` is asked now and then; true means that it claimed a fault.
+/// masked: the pair is closed, before or by this wait. fault: the ledger has the reason.
+template <class Port, class Probe = NoProbe>
+HEDDLE_HD Arrival await(Port& port, const Call& call, const Wait& wait, Probe probe = {}) {
+  const Context& ctx = call.ctx;
+  const auto* counter = reinterpret_cast<const uint64_t*>(port.local() + counter_at(call, wait.peer, wait.awaited));
+  const Cells& cells = cells_of(port.local(), ctx, wait.peer);
+  for (int attempt = 0;; ++attempt) {
+    if (load_acquire(counter) >= wait.wanted) return Arrival::here;
+    if (!ctx.ledger->is_open(wait.peer)) return Arrival::masked;
+    if (load_acquire(&cells.closed) != 0) {
+      close_pair(port, ctx, wait.peer);
+      return Arrival::masked;
+    }
+    if (ctx.ledger->is_faulted() || probe()) return Arrival::fault;
+    const FaultCode reason = look_out(port, ctx, wait);
+    // What the peer sent before it went away counts: look again after the sign, not before.
+    if (reason != FaultCode::none && load_acquire(counter) < wait.wanted) {
+      if (ctx.mask_late_peers && reason != FaultCode::peer_fault) {
+        close_pair(port, ctx, wait.peer);
+        return Arrival::masked;
+      }
+      claim_fault(ctx, {.code = reason, .awaited = wait.awaited, .kind = call.shape.kind, .peer = wait.peer,
+                        .seq = call.state->seq, .wanted = wait.wanted, .seen = load_acquire(counter),
+                        .hash = call.shape.hash()});
+      return Arrival::fault;
+    }
+    port.relax(attempt);
+  }
+}
+
+}  // namespace heddle

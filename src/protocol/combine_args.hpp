@@ -1,0 +1,42 @@
+// Everything one combine reads and writes: the only argument of the CPU driver and of the kernels.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "protocol/context.hpp"
+#include "protocol/dispatch_args.hpp"
+#include "protocol/plan.hpp"
+
+namespace heddle {
+
+/// What this rank's experts made, in the layout of the dispatch. x_stride in bytes.
+struct ExpertView {
+  const std::byte* x = nullptr;
+  int64_t x_stride = 0;
+  int64_t rows = 0;                     // of x; rows of the dispatch past it were dropped there
+  DType dtype = DType::bf16;
+  const float* row_weights = nullptr;  // token-major [rows][K], others [rows]: return to their sources as weights
+};
+
+/// What this rank gets back for its own batch.
+struct CombinedView {
+  std::byte* x = nullptr;          // [T][hidden] of out_dtype
+  int64_t x_stride = 0;            // bytes
+  const std::byte* bias[2] = {};   // [T][hidden] of out_dtype, contiguous
+  const float* weights_in = nullptr;  // [T][K]: late weights, or those at the source
+  float* weights = nullptr;        // [T][K] if row weights return
+  uint8_t* status = nullptr;       // [R] SourceStatus of each owner
+};
+
+struct CombineArgs {
+  Call call;  // shape.wire is the dtype of a row on the wire, shape.dtype that of the result
+  int32_t hidden = 0;
+  Layout layout = Layout::token_major;
+  PlanView plan;
+  RouteView route;
+  ExpertView experts;
+  CombinedView out;
+};
+
+}  // namespace heddle

@@ -1,0 +1,160 @@
+// One row of a combine: what an owner makes of a token's hits, and what the token's source makes of the owners' rows (I8).
+// By the lanes of one worker.
+#pragma once
+
+#include <cstdint>
+
+#include "device/copy.hpp"
+#include "device/rows.hpp"
+#include "layout/slot.hpp"
+#include "protocol/combine_args.hpp"
+#include "protocol/dispatch_rows.hpp"
+
+namespace heddle {
+
+/// weights[k] plus those of later columns with the same id (duplicates rule).
+HEDDLE_HD inline float summed_weight(const int32_t* ids, const float* weights, int k, int topk) {
+  float sum = weights[k];
+  for (int later = k + 1; later < topk; ++later) {
+    if (ids[later] == ids[k]) sum += weights[later];
+  }
+  return sum;
+}
+
+HEDDLE_HD inline int first_column_of(const int32_t* ids, int k) {
+  for (int earlier = 0; earlier < k; ++earlier) {
+    if (ids[earlier] == ids[k]) return earlier;
+  }
+  return k;
+}
+
+/// At the owner: the i-th received row, of a source whose late weights for it are `late` (or null).
+struct ResultWriter {
+  const CombineArgs& args;
+  int64_t i;
+  const float* late;
+
+  HEDDLE_HD int topk() const { return args.call.shape.topk; }
+  HEDDLE_HD int32_t row_of(int k) const { return args.route.row_of[i * topk() + k]; }
+
+  /// The sum of the token's hits here, rounded to the wire's dtype.
+  template <class Coop>
+  HEDDLE_HD void write_sum(const Coop& coop, std::byte* at) const {
+    if (args.layout == Layout::token_major) return write_token(coop, at);
+    Term terms[kMaxTopk];
+    int num_terms = 0;
+    for (int k = 0; k < topk(); ++k) {
+      if (row_of(k) < 0) continue;
+      terms[num_terms++] = {.row = args.experts.x + row_of(k) * args.experts.x_stride, .weight = weight_of(k)};
+    }
+    sum_rows(coop, sum_args(at), terms, num_terms);
+  }
+
+  /// The hit of column k alone, as it is.
+  template <class Coop>
+  HEDDLE_HD void write_hit(const Coop& coop, std::byte* at, int k) const {
+    write_row(coop, at, row_of(k) < 0 ? nullptr : args.experts.x + row_of(k) * args.experts.x_stride);
+  }
+
+  /// For the weights' gradient: each column's value, 0 where it is not local.
+  template <class Coop>
+  HEDDLE_HD void write_weights(const Coop& coop, float* at) const {
+    const int32_t* ids = args.route.recv_ids + i * topk();
+    for (int k = coop.lane(); k < topk(); k += coop.lanes()) at[k] = ids[k] < 0 ? 0.0f : row_weight(ids, k);
+  }
+
+ private:
+  HEDDLE_HD float row_weight(const int32_t* ids, int k) const {
+    if (args.layout == Layout::token_major) return i < args.experts.rows ? args.experts.row_weights[i * topk() + k] : 0.0f;
+    const int32_t row = row_of(first_column_of(ids, k));
+    return row < 0 ? 0.0f : args.experts.row_weights[row];
+  }
+
+  HEDDLE_HD float weight_of(int k) const {
+    const int32_t* ids = args.route.recv_ids + i * topk();
+    switch (args.call.shape.weights) {
+      case Weights::at_owner: return summed_weight(ids, args.route.recv_weights + i * topk(), k, topk());
+      case Weights::late: return summed_weight(ids, late, k, topk());
+      default: return 1.0f;
+    }
+  }
+
+  HEDDLE_HD SumArgs sum_args(std::byte* at) const {
+    return {.out = at, .out_dtype = args.call.shape.wire, .in_dtype = args.experts.dtype, .bias0 = nullptr,
+            .bias1 = nullptr, .bias_dtype = args.experts.dtype, .count = args.hidden};
+  }
+
+  template <class Coop>
+  HEDDLE_HD void write_token(const Coop& coop, std::byte* at) const {
+    write_row(coop, at, i < args.experts.rows ? args.experts.x + i * args.experts.x_stride : nullptr);
+  }
+
+  /// A dropped row counts as zero.
+  template <class Coop>
+  HEDDLE_HD void write_row(const Coop& coop, std::byte* at, const std::byte* row) const {
+    const size_t bytes = static_cast<size_t>(args.hidden) * size_of(args.call.shape.wire);
+    if (row == nullptr) zero_bytes(coop, at, bytes);
+    else if (args.experts.dtype == args.call.shape.wire) copy_bytes(coop, at, row, bytes);
+    else cast_row(coop, {.out = at, .out_dtype = args.call.shape.wire, .in = row, .in_dtype = args.experts.dtype,
+                         .count = args.hidden});
+  }
+};
+
+/// At the source: one token of this rank's batch. `place_of(owner, k)` is where the owner's row for it lies, null if the
+/// owner is masked; k matters only where hits travel alone.
+struct ResultReader {
+  const CombineArgs& args;
+  int64_t token;
+
+  HEDDLE_HD int topk() const { return args.call.shape.topk; }
+  HEDDLE_HD const int32_t* ids() const { return args.plan.ids + token * topk(); }
+
+  template <class Coop, class PlaceOf>
+  HEDDLE_HD void sum_ranks(const Coop& coop, const PlaceOf& place_of) const {
+    const int world = args.call.ctx.topo.world;
+    const uint8_t* in_rank = args.plan.in_rank + token * world;
+    Term terms[kMaxRanks];
+    int num_terms = 0;
+    for (int owner = 0; owner < world; ++owner) {
+      if (in_rank[owner] == 0) continue;
+      const std::byte* row = place_of(owner, 0);
+      if (row != nullptr) terms[num_terms++] = {.row = row, .weight = 1.0f};
+    }
+    sum_rows(coop, sum_args(), terms, num_terms);
+  }
+
+  template <class Coop, class PlaceOf>
+  HEDDLE_HD void sum_hits(const Coop& coop, const PlaceOf& place_of) const {
+    const float* weights = args.out.weights_in + token * topk();
+    Term terms[kMaxTopk];
+    int num_terms = 0;
+    for (int k = 0; k < topk(); ++k) {
+      if (args.plan.ordinals[token * topk() + k] < 0) continue;
+      const std::byte* row = place_of(args.call.ctx.topo.owner_of(ids()[k]), k);
+      if (row != nullptr) terms[num_terms++] = {.row = row, .weight = summed_weight(ids(), weights, k, topk())};
+    }
+    sum_rows(coop, sum_args(), terms, num_terms);
+  }
+
+  template <class Coop, class PlaceOf>
+  HEDDLE_HD void gather_weights(const Coop& coop, const PlaceOf& place_of) const {
+    const Slot slot = Slot::of(args.call.shape);
+    for (int k = coop.lane(); k < topk(); k += coop.lanes()) {
+      const std::byte* row =
+          ids()[k] < 0 ? nullptr : place_of(args.call.ctx.topo.owner_of(ids()[k]), first_column_of(ids(), k));
+      args.out.weights[token * topk() + k] =
+          row == nullptr ? 0.0f : reinterpret_cast<const float*>(row + slot.weights)[k];
+    }
+  }
+
+ private:
+  HEDDLE_HD SumArgs sum_args() const {
+    const int64_t bias_at = token * args.hidden * static_cast<int64_t>(size_of(args.call.shape.dtype));
+    const auto bias = [&](int i) { return args.out.bias[i] == nullptr ? nullptr : args.out.bias[i] + bias_at; };
+    return {.out = args.out.x + token * args.out.x_stride, .out_dtype = args.call.shape.dtype,
+            .in_dtype = args.call.shape.wire, .bias0 = bias(0), .bias1 = bias(1),
+            .bias_dtype = args.call.shape.dtype, .count = args.hidden};
+  }
+};
+
+}  // namespace heddle
