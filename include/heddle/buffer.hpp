@@ -165,8 +165,8 @@ class Buffer {
   Metrics metrics() const;
 
  private:
-  friend struct BufferTestAccess;
-  explicit Buffer(std::unique_ptr<class Calls>);
+  friend struct BufferAccess;
+  explicit Buffer(struct BufferParts);  // tests
   std::unique_ptr<class Calls> calls_;
 };
 

@@ -4,6 +4,7 @@
 //   port.put(target, at, bytes, counter)         sends them; counts 1 at the peer
 //   port.flush(coop, peer, counter, n)           this worker's n puts since its last flush may be seen now
 //   port.add(peer, counter, n)                   a put of no bytes that counts n (one lane)
+//   port.drain()                                 host only: returns once all puts of this rank have landed
 // A counter that shows a put implies that put's bytes and nothing else. Ports that count each put by itself do nothing in
 // flush(); DirectPort stores at once and lets flush() announce many rows with one add.
 #pragma once
@@ -46,6 +47,8 @@ class DirectPort {
   HEDDLE_HD void add(int peer, int64_t counter, int64_t n) const {
     add_release(reinterpret_cast<uint64_t*>(windows_.peer(peer) + counter), static_cast<uint64_t>(n));
   }
+
+  void drain() const {}
 
   HEDDLE_HD uint64_t now() const { return clock_ns(); }
   HEDDLE_HD void relax(int attempt) const { pause(attempt); }

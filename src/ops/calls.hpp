@@ -1,0 +1,104 @@
+// The inside of a Buffer: checks, runs the steps, keeps faults and metrics.
+#pragma once
+
+#include <heddle/buffer.hpp>
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "ops/plan_data.hpp"
+#include "ops/refuse.hpp"
+#include "protocol/backend.hpp"
+
+namespace heddle {
+
+/// Memory of the symmetric heap for a dispatch's rows (I14).
+struct HeapBlock {
+  Tensor tensor;
+  int64_t segment = 1;
+  int64_t offset = 0;
+};
+
+/// What a buffer is made of. Tests put their own ports, clocks and heaps in here.
+struct BufferParts {
+  Topology topo;
+  Config config;
+  std::unique_ptr<Backend> backend;
+  std::shared_ptr<void> memory;  // the windows; kept as long as the backend
+  int64_t window_bytes = 0;
+  bool in_place = false;
+  std::function<std::optional<HeapBlock>(int64_t bytes)> heap;  // with in_place: nothing = staged
+};
+
+/// A call in flight: sent, its receive to come.
+class InFlight {
+ public:
+  virtual ~InFlight() = default;
+  virtual void receive() = 0;  // throws the call's fault
+};
+
+class Calls {
+ public:
+  explicit Calls(BufferParts);
+  ~Calls();
+
+  Plan plan(const TensorView& ids);
+  Plan plan_from_rank_map(const TensorView& map);
+  Received dispatch(const Plan&, const DispatchInput&, const DispatchOptions&, bool cached);
+  Split<Received> dispatch_send(const Plan&, const DispatchInput&, const DispatchOptions&);
+  Combined combine(const Handle&, const CombineInput&, const CombineOptions&);
+  Split<Combined> combine_send(const Handle&, const CombineInput&, const CombineOptions&);
+
+  void mask(int rank);
+  std::vector<int> masked() const;
+  void reset(const std::vector<int>& members);
+  void destroy();
+
+  // For the calls themselves; the lock is held.
+  const BufferParts& parts() const { return parts_; }
+  Backend& backend() { return *parts_.backend; }
+  const Context& context() const { return ctx_; }
+  const Allocate& allocate() const { return allocate_; }
+  Metrics& counters() { return metrics_; }
+  uint64_t id() const { return id_; }
+  std::mutex& mutex() { return mutex_; }
+  /// False from a step: tells the others, finds who is to blame, throws.
+  [[noreturn]] void raise_fault();
+  /// Throws if another rank refused the call.
+  void raise_refusal(const Shape&, const CallState&);
+  void keep_until_reset(std::shared_ptr<void> block) { quarantine_.push_back(std::move(block)); }
+
+  bool is_destroyed() const { return destroyed_; }
+  Metrics metrics() const;
+  void set_allocator(Allocate);
+  const Topology& topology() const { return parts_.topo; }
+  const Config& config() const { return parts_.config; }
+
+ private:
+  void check_usable() const;
+  void receive_oldest(Kind, size_t keep);
+  /// Makes the call that the others make, with nothing in it but the reason (I7).
+  void run_refused(Kind, const Refusal&);
+  template <class Make>
+  auto start(Kind, const Make&);
+  template <class Call>
+  auto split(std::shared_ptr<Call>, Kind);
+
+  BufferParts parts_;
+  std::unique_ptr<Ledger> ledger_;
+  Context ctx_;
+  Allocate allocate_ = allocate_host;
+  Metrics metrics_;
+  uint64_t id_ = 0;
+  mutable std::mutex mutex_;
+  std::array<std::deque<std::shared_ptr<InFlight>>, kKinds> in_flight_;
+  std::vector<std::shared_ptr<void>> quarantine_;
+  std::string first_fault_;
+  bool destroyed_ = false;
+};
+
+}  // namespace heddle

@@ -1,0 +1,57 @@
+// What Plan and Handle point to: flat tensors in the backend's memory, never changed once made.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "protocol/backend.hpp"
+
+namespace heddle {
+
+/// Keeps the memory of a plan's or a route's tensors.
+class Arena {
+ public:
+  explicit Arena(Backend& backend) : backend_(&backend) {}
+
+  /// `count` zeroed elements; count 0 is legal.
+  template <class T>
+  T* take(int64_t count) {
+    blocks_.push_back(backend_->allocate(static_cast<size_t>(count) * sizeof(T)));
+    return static_cast<T*>(blocks_.back().get());
+  }
+
+ private:
+  Backend* backend_;  // outlived by what holds this: only take() uses it
+  std::vector<std::shared_ptr<void>> blocks_;
+};
+
+struct PlanData {
+  explicit PlanData(Backend& backend) : arena(backend) {}
+
+  Arena arena;
+  Topology topo;
+  PlanView view;
+  bool has_ids = false;
+  uint64_t buffer = 0;  // id of the buffer that made it
+};
+
+/// The receiver's side of one dispatch.
+struct Route {
+  explicit Route(Backend& backend) : arena(backend) {}
+
+  Arena arena;
+  std::shared_ptr<const PlanData> plan;
+  RouteView view;
+  Layout layout = Layout::token_major;
+  int64_t rows = 0;      // of the dispatch's output
+  int32_t max_tokens = 0;
+  int32_t alignment = 1;
+  bool fixed_size = false;
+  bool has_weights = false;
+  int64_t num_dropped = 0;
+  uint64_t buffer = 0;
+  uint64_t incarnation = 0;
+};
+
+}  // namespace heddle
