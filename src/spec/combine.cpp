@@ -78,7 +78,8 @@ void check(const Call& call) {
     const std::int64_t tokens = call.world.batches[rank].tokens;
     const std::int64_t rows = call.received[rank].rows;
     check_size("outputs", rank, call.outputs[rank].size(), rows * row_bytes);
-    if (!options.weights.empty()) check_size("late weights", rank, options.weights[rank].size(), tokens * call.world.topk);
+    if (!options.weights.empty())
+      check_size("late weights", rank, options.weights[rank].size(), tokens * call.world.topk);
     if (!options.row_weights.empty()) {
       check_size("row_weights", rank, options.row_weights[rank].size(), rows * (token_major ? call.world.topk : 1));
     }
@@ -142,7 +143,7 @@ bool add_hits(const Call& call, Token token, int owner, Sum& sum) {
   return any;
 }
 
-/// What `owner` sends back for a token: in token-major its row as it is, else the sum of its hits; rounded for the wire.
+/// What `owner` sends back for a token, rounded for the wire: in token-major its row, else the sum of its hits.
 std::optional<Sum> part_of(const Call& call, Token token, int owner) {
   Sum part(call.world.hidden, 0.0f);
   if (call.received[owner].layout == Layout::token_major) {

@@ -11,8 +11,8 @@ struct CombineOptions {
   DType in_dtype = DType::bf16;
   DType wire_dtype = DType::bf16;  // of a rank's partial sum: out_dtype, or f32
   DType out_dtype = DType::bf16;
-  bool weighted = false;    // not for token-major: its row already is the sum
-  bool unreduced = false;   // rows travel alone, in in_dtype, and are summed at the source only; not for token-major
+  bool weighted = false;   // not for token-major: its row already is the sum
+  bool unreduced = false;  // rows travel alone, in in_dtype, and are summed at the source only; not for token-major
   std::vector<std::vector<float>> weights;      // [ranks][tokens][topk]: late weights, in place of the batches' own
   std::vector<std::vector<Bytes>> biases;       // [ranks][0, 1 or 2][tokens][hidden] of out_dtype
   std::vector<std::vector<float>> row_weights;  // [ranks], token-major [rows][topk], others [rows]: weights' gradient

@@ -147,7 +147,8 @@ std::vector<Hit> hits_of(const World& world, int expert, const Received& out) {
     const Batch& batch = world.batches[source_of(out, index)];
     for (int k = 0; k < world.topk; ++k) {
       const int token = out.recv_token[index];
-      if (id_at(world, batch, token, k) == expert && is_first_column(world, batch, token, k)) hits.push_back({index, k});
+      if (id_at(world, batch, token, k) == expert && is_first_column(world, batch, token, k))
+        hits.push_back({index, k});
     }
   }
   return hits;

@@ -23,8 +23,8 @@ void check_batch(const World& world, int rank) {
 }  // namespace
 
 void check_size(const char* name, int rank, std::size_t seen, std::int64_t wanted) {
-  HEDDLE_CHECK(static_cast<std::int64_t>(seen) == wanted, "spec: {} of rank {} has size {}, wanted {}", name, rank, seen,
-               wanted);
+  HEDDLE_CHECK(static_cast<std::int64_t>(seen) == wanted, "spec: {} of rank {} has size {}, wanted {}", name, rank,
+               seen, wanted);
 }
 
 void check(const World& world) {

@@ -40,9 +40,7 @@ void check_size(const char* name, int rank, std::size_t seen, std::int64_t wante
 void check(const World&);
 
 /// A mask closes its pair in both directions, whichever end holds it (I10).
-inline bool closed(const Mask& mask, int a, int b) {
-  return !mask.empty() && (mask[a][b] || mask[b][a]);
-}
+inline bool closed(const Mask& mask, int a, int b) { return !mask.empty() && (mask[a][b] || mask[b][a]); }
 
 /// First expert of `rank`; that of `ranks` is the number of experts, so this also ends the last range.
 inline int first_expert(const World& world, int rank) {

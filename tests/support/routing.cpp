@@ -8,7 +8,7 @@
 
 #include "base/error.hpp"
 
-namespace heddle::test {
+namespace heddle::testing {
 namespace {
 
 /// The standard's engine, but not its distributions: those differ between libraries.
@@ -128,9 +128,13 @@ const char* name_of(Routing routing) {
 }
 
 spec::World make_world(const WorldOptions& options) {
-  spec::World world{.ranks = options.ranks, .experts = options.experts, .topk = options.topk, .hidden = options.hidden,
+  spec::World world{.ranks = options.ranks,
+                    .experts = options.experts,
+                    .topk = options.topk,
+                    .hidden = options.hidden,
                     .row_bytes = options.hidden * static_cast<int>(size_of(options.dtype)),
-                    .scale_words = options.scale_words, .batches = {}};
+                    .scale_words = options.scale_words,
+                    .batches = {}};
   for (int rank = 0; rank < options.ranks; ++rank) world.batches.push_back(make_batch(options, rank));
   return world;
 }
@@ -159,4 +163,4 @@ spec::Bytes make_outputs(const spec::Received& received, int hidden, DType dtype
   return outputs;
 }
 
-}  // namespace heddle::test
+}  // namespace heddle::testing

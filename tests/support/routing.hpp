@@ -7,7 +7,7 @@
 #include "base/dtype.hpp"
 #include "spec/dispatch.hpp"
 
-namespace heddle::test {
+namespace heddle::testing {
 
 enum class Routing {
   uniform,     // distinct experts, each as likely
@@ -21,9 +21,9 @@ enum class Routing {
   ragged       // uniform, each rank with its own number of tokens, at most the one asked for
 };
 
-inline constexpr Routing kRoutings[] = {Routing::uniform,    Routing::zipf,     Routing::one_expert,
-                                        Routing::nothing,    Routing::empty_rank, Routing::one_rank,
-                                        Routing::holes,      Routing::duplicates, Routing::ragged};
+inline constexpr Routing kRoutings[] = {Routing::uniform, Routing::zipf,       Routing::one_expert,
+                                        Routing::nothing, Routing::empty_rank, Routing::one_rank,
+                                        Routing::holes,   Routing::duplicates, Routing::ragged};
 
 const char* name_of(Routing);
 
@@ -55,4 +55,4 @@ spec::World as_rank_map(spec::World);
 spec::Bytes make_outputs(const spec::Received&, int hidden, DType dtype, Values values = Values::exact,
                          std::uint64_t seed = 1);
 
-}  // namespace heddle::test
+}  // namespace heddle::testing
