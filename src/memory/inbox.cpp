@@ -78,7 +78,7 @@ std::optional<Inbox::Delivery> Inbox::take(std::uint64_t until) {
       const Descriptor visitor = std::move(visitors_[i]);
       visitors_.erase(visitors_.begin() + static_cast<std::ptrdiff_t>(i));
       if (auto delivery = read(visitor)) return delivery;
-      log_warn("dropped a message without our token on the socket for window descriptors");
+      if (dropped_++ == 0) log_warn("dropped a message without our token on the socket for window descriptors");
     }
   } while (now_ns() < until);
   return std::nullopt;

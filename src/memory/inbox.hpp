@@ -26,7 +26,7 @@ class Inbox {
   /// What a peer needs for hand_in. Tell nobody else.
   Bytes ticket() const;
 
-  /// The next delivery, or nothing once now_ns() reaches `until`. Messages without the token are dropped and logged.
+  /// The next delivery, or nothing once now_ns() reaches `until`. Messages without the token are dropped.
   std::optional<Delivery> take(std::uint64_t until);
 
  private:
@@ -37,6 +37,7 @@ class Inbox {
   Token token_;
   Descriptor listener_;
   std::vector<Descriptor> visitors_;  // connected, have not yet said anything
+  std::size_t dropped_ = 0;           // the first is logged: a stranger must not fill the log either
 };
 
 enum class HandIn {
