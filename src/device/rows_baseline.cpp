@@ -10,7 +10,8 @@ struct Baseline {
   using F = RowsVector<Baseline>::F;
   typedef double D __attribute__((vector_size(16)));
   typedef int64_t L __attribute__((vector_size(16)));
-  typedef float Pair __attribute__((vector_size(8)));
+  typedef uint64_t V __attribute__((vector_size(16)));
+  static constexpr int64_t kMagnitude = INT64_MAX;
 
   HEDDLE_INLINE F fma(float weight, F row, F sum) {
     // The product is the row then, and the addition rounds once: the common case at full speed.
@@ -31,10 +32,10 @@ struct Baseline {
     const D sum = product + addend;
     const D kept = sum - product;
     const D lost = (product - (sum - kept)) + (addend - kept);
-    const L outwards = ((lost > 0.0) & (sum > 0.0)) | ((lost < 0.0) & (sum < 0.0));
-    const L inwards = ((lost > 0.0) & (sum < 0.0)) | ((lost < 0.0) & (sum > 0.0));
+    const L inexact = (D)((L)lost & kMagnitude) > 0.0;  // false for NaN, where the sum is Inf or NaN
+    const L inwards = (L)((V)((L)sum ^ (L)lost) >> 63);
     const L even = ((L)sum & 1) - 1;
-    return (D)((L)sum + ((inwards - outwards) & even));
+    return (D)((L)sum + ((1 - 2 * inwards) & even & inexact));
   }
 };
 

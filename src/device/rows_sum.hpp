@@ -43,13 +43,16 @@ struct RowsSum {
   template <class In, int kVectors>
   HEDDLE_INLINE void columns(const Call& call, int64_t column, int64_t live) {
     F sums[kVectors];
+#pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) sums[v] = start(call.args, column + v * kWidth, live);
     for (const Term* term = call.terms; term != call.terms + call.num_terms; ++term) {
       const In* row = static_cast<const In*>(term->row) + column;
+#pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
         sums[v] = Isa::fma(term->weight, Vector::load(row + v * kWidth, live), sums[v]);
       }
     }
+#pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) finish(call.args, column + v * kWidth, sums[v], live);
   }
 

@@ -9,7 +9,7 @@
 
 namespace heddle {
 
-/// Channels of one row that share a scale.
+/// Some blocks of one row.
 struct Channels {
   const void* x;
   DType dtype;  // f32, bf16 or f16
@@ -19,8 +19,8 @@ struct Channels {
 struct RowsVariant {
   const char* name;  // baseline, avx2, avx512
   void (*sum)(const SumArgs&, const Term* terms, int num_terms);
-  float (*largest_finite)(const Channels&);  // of |x|; 0 if there is none
-  void (*cast_e4m3)(const Channels&, float multiplier, uint8_t* q);
+  void (*largest_finite)(const Channels&, float* largest);  // a block: of |x|, 0 if there is none
+  void (*cast_e4m3)(const Channels&, const float* multipliers, uint8_t* q);
 };
 
 /// The best this CPU runs, or the one that the environment variable HEDDLE_SIMD names.

@@ -104,7 +104,7 @@ struct RowsVector {
     const I subnormal = (I)((F)magnitude + 0.5f) - 0x3F000000;
     const I normal = (I)drop_to_even<13>((U)magnitude) - (112 << 10);
     I half = magnitude < 0x38800000 ? subnormal : normal;
-    half = magnitude >= 0x47800000 ? I{} + 0x7C00 : half;
+    half = half > 0x7C00 ? I{} + 0x7C00 : half;
     const U rounded = magnitude > kInf ? U{} + 0x7FFF : (U)half | sign;
     write(to, __builtin_convertvector(rounded, H), count);
   }
@@ -115,7 +115,7 @@ struct RowsVector {
     const I subnormal = (I)((F)magnitude + 0x1p14f) - 0x46800000;
     const I normal = (I)drop_to_even<20>((U)magnitude) - (120 << 3);
     I code = magnitude < 0x3C800000 ? subnormal : normal;
-    code = magnitude >= 0x43E00000 ? I{} + 0x7E : code;
+    code = code > 0x7E ? I{} + 0x7E : code;
     const U rounded = magnitude > kInf ? U{} + 0x7F : (U)code | sign;
     write(to, __builtin_convertvector(rounded, B), count);
   }
