@@ -12,14 +12,9 @@ struct Name {
 };
 
 constexpr Name kNames[] = {
-    {DType::u8, "uint8", "u8"},
-    {DType::e4m3, "float8_e4m3fn", "e4m3"},
-    {DType::e5m2, "float8_e5m2", "e5m2"},
-    {DType::f16, "float16", "f16"},
-    {DType::bf16, "bfloat16", "bf16"},
-    {DType::f32, "float32", "f32"},
-    {DType::i32, "int32", "i32"},
-    {DType::i64, "int64", "i64"},
+    {DType::u8, "uint8", "u8"},     {DType::e4m3, "float8_e4m3fn", "e4m3"}, {DType::e5m2, "float8_e5m2", "e5m2"},
+    {DType::f16, "float16", "f16"}, {DType::bf16, "bfloat16", "bf16"},      {DType::f32, "float32", "f32"},
+    {DType::i32, "int32", "i32"},   {DType::i64, "int64", "i64"},
 };
 
 std::string legal_names() {

@@ -50,7 +50,8 @@ __device__ inline void lanes_fill(Lanes lanes, void* dst, uint8_t value, size_t 
   if (reinterpret_cast<uintptr_t>(dst) % sizeof(uint4) == 0) {
     const uint32_t word = value * 0x01010101u;
     const size_t words = bytes / sizeof(uint4);
-    for (size_t i = lanes.lane; i < words; i += lanes.lanes) static_cast<uint4*>(dst)[i] = make_uint4(word, word, word, word);
+    for (size_t i = lanes.lane; i < words; i += lanes.lanes)
+      static_cast<uint4*>(dst)[i] = make_uint4(word, word, word, word);
     done = words * sizeof(uint4);
   }
   for (size_t i = done + lanes.lane; i < bytes; i += lanes.lanes) out[i] = value;

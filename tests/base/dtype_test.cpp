@@ -90,9 +90,7 @@ TEST(Bf16, RoundsToNearestEven) {
       continue;
     }
     const auto below = static_cast<uint16_t>(bits_of(std::fabs(value)) >> 16);
-    const auto magnitude_of = [](uint16_t code) {
-      return code == 0x7F80 ? 0x1p128 : double{to_float(bf16{code})};
-    };
+    const auto magnitude_of = [](uint16_t code) { return code == 0x7F80 ? 0x1p128 : double{to_float(bf16{code})}; };
     const double down = std::fabs(value) - magnitude_of(below);
     const double up = magnitude_of(static_cast<uint16_t>(below + 1)) - std::fabs(value);
     const bool take_up = up < down || (up == down && below % 2 == 1);

@@ -14,7 +14,8 @@ namespace heddle::testing {
 class GuardedRow {
  public:
   GuardedRow(DType dtype, int64_t count, int64_t skew = 0)
-      : begin_(kGuard + skew * size_of(dtype)), size_(count * size_of(dtype)), bytes_(begin_ + size_ + kGuard, kPaint) {}
+      : begin_(kGuard + skew * size_of(dtype)), size_(count * size_of(dtype)), bytes_(begin_ + size_ + kGuard, kPaint) {
+  }
 
   void* data() { return bytes_.data() + begin_; }
   const void* data() const { return bytes_.data() + begin_; }

@@ -16,8 +16,8 @@ namespace {
 
 using testing::element;
 using testing::GuardedRow;
-using testing::Kind;
 using testing::kFloats;
+using testing::Kind;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kQuietNan = std::numeric_limits<float>::quiet_NaN();
@@ -86,7 +86,8 @@ void check_row(const GuardedRow& x, DType dtype, Quantise mode) {
   for (size_t i = 0; i < values.size(); ++i) values[i] = element(x.data(), dtype, i);
   const Reference wanted = quantise_plainly(values, mode);
   for (const RowsVariant* variant : runnable_rows_variants()) {
-    SCOPED_TRACE(fmt::format("{} {} mode {} hidden {}", variant->name, name_of(dtype), static_cast<int>(mode), values.size()));
+    SCOPED_TRACE(
+        fmt::format("{} {} mode {} hidden {}", variant->name, name_of(dtype), static_cast<int>(mode), values.size()));
     const Quantised got = quantise(*variant, x, dtype, mode);
     EXPECT_TRUE(got.q.is_whole() && got.scales.is_whole());
     EXPECT_EQ(std::memcmp(got.q.data(), wanted.q.data(), wanted.q.size()), 0);
@@ -153,9 +154,13 @@ const HardRow kHardRows[] = {
     {"all 1e-30", [](int i) { return i % 2 ? 1e-30f : -1e-30f; }},
     {"subnormal", [](int i) { return float_of(i * 0x10000u); }},
     {"448 and just above", [](int i) { return i % 2 ? 448.0f : -450.0f; }},
-    {"inf", [](int i) { return i == 5 ? kInf : i == 6 ? -kInf : std::sin(i); }},
+    {"inf", [](int i) { return i == 5   ? kInf
+                               : i == 6 ? -kInf
+                                        : std::sin(i); }},
     {"only inf", [](int) { return -kInf; }},
-    {"nan", [](int i) { return i == 9 ? kQuietNan : i == 10 ? -kQuietNan : std::sin(i); }},
+    {"nan", [](int i) { return i == 9    ? kQuietNan
+                               : i == 10 ? -kQuietNan
+                                         : std::sin(i); }},
     {"only nan", [](int) { return kQuietNan; }},
     {"inf in one block", [](int i) { return i == 200 ? kInf : 2.0f + i % 7; }},
 };
@@ -216,7 +221,8 @@ TEST(Quantise, ZeroRowHasTheSmallestScale) {
   std::memset(x.data(), 0, x.size());
   EXPECT_EQ(*static_cast<const float*>(quantise(rows_variant(), x, DType::bf16, Quantise::fp8).scales.data()),
             1e-4f * float_of(0x3B124925));
-  EXPECT_EQ(*static_cast<const uint32_t*>(quantise(rows_variant(), x, DType::bf16, Quantise::fp8_ue8m0).scales.data()), 105u);
+  EXPECT_EQ(*static_cast<const uint32_t*>(quantise(rows_variant(), x, DType::bf16, Quantise::fp8_ue8m0).scales.data()),
+            105u);
 }
 
 // Word w holds blocks 4w to 4w + 3, lowest byte first; bytes of no block are 0.

@@ -16,8 +16,8 @@ namespace {
 
 using testing::element;
 using testing::GuardedRow;
-using testing::Kind;
 using testing::kFloats;
+using testing::Kind;
 
 /// The meaning, column by column.
 void sum_plainly(const SumArgs& args, const std::vector<Term>& terms) {
@@ -65,8 +65,8 @@ void check_case(const RowsVariant& variant, const Case& test, std::mt19937& rand
   variant.sum(args, terms.data(), test.num_terms);
   EXPECT_TRUE(got.is_whole());
   EXPECT_EQ(std::memcmp(got.data(), wanted.data(), got.size()), 0)
-      << variant.name << ": " << name_of(test.in) << " -> " << name_of(test.out) << ", bias " << name_of(test.bias) << " x "
-      << test.num_biases << ", " << test.num_terms << " terms, " << test.count << " columns";
+      << variant.name << ": " << name_of(test.in) << " -> " << name_of(test.out) << ", bias " << name_of(test.bias)
+      << " x " << test.num_biases << ", " << test.num_terms << " terms, " << test.count << " columns";
 }
 
 class EveryVariant : public ::testing::TestWithParam<const RowsVariant*> {};
@@ -114,7 +114,8 @@ TEST_P(EveryVariant, RoundsAProductAndItsSumOnce) {
       row[i] = std::ldexp(static_cast<float>(random() % 0x1000000 | 1), -24) * (random() % 2 ? 1.0f : -1.0f);
       const int away = static_cast<int>(random() % 60) - 30;
       const uint32_t mantissa = random() % 4 == 0 ? 0x800000u : random() % 0x1000000;
-      bias[i] = std::ldexp(static_cast<float>(mantissa), std::ilogb(weight) - 24 + away) * (random() % 2 ? 1.0f : -1.0f);
+      bias[i] =
+          std::ldexp(static_cast<float>(mantissa), std::ilogb(weight) - 24 + away) * (random() % 2 ? 1.0f : -1.0f);
       wanted[i] = std::fma(weight, row[i], bias[i]);
     }
     const Term term{row.data(), weight};
