@@ -36,9 +36,7 @@ class Plan {
   TensorView num_rows_per_expert() const;   // [E] int32 distinct tokens
 
  private:
-  friend class Buffer;
-  friend struct Handle;
-  friend class Calls;
+  friend struct PlanAccess;
   std::shared_ptr<const struct PlanData> data_;
 };
 
@@ -113,10 +111,10 @@ struct Combined {
   std::vector<int> masked; // owners whose part is missing
 };
 
-/// A call whose receive has yet to run. `result`'s tensors are valid after receive().
+/// A call whose receive has yet to run. The tensors of `result` exist, and are valid after receive(); so is all else of it.
 template <class Result>
 struct Split {
-  Result result;
+  std::shared_ptr<const Result> result;
   std::function<void()> receive;  // once, from any thread; later calls do nothing
 };
 

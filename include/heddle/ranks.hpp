@@ -4,6 +4,7 @@
 #include <heddle/bootstrap.hpp>
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,7 +12,35 @@
 
 namespace heddle {
 
-/// One Bootstrap per rank, 1 to kMaxRanks of them; each goes to its own thread.
+/// One Bootstrap per rank, 1 to kMaxRanks of them; each goes to its own thread. A rank that destroys its object leaves
+/// the group: peers that then wait for it fail at once.
 std::vector<std::unique_ptr<Bootstrap>> in_process(int size, std::chrono::nanoseconds deadline);
+
+/// A TCP socket that listens for the peers of rank 0. Whoever has it closes it, or passes it to tcp_store.
+struct TcpListener {
+  int descriptor = -1;
+  std::uint16_t port = 0;
+};
+
+/// Port 0: a free one, to be told to the peers. Throws Error{system}.
+TcpListener tcp_listen(const std::string& host = "127.0.0.1", std::uint16_t port = 0);
+
+/// Random, 64 hexadecimal digits.
+std::string make_secret();
+
+/// Who meets where. All ranks pass the same size, address and secret.
+struct TcpGroup {
+  int rank = 0;
+  int size = 1;
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 0;
+  std::string secret;      // empty: from HEDDLE_SECRET in the environment. Peers prove that they hold it, and rank 0 too.
+  TcpListener listener{};  // rank 0 only, instead of host and port: it listens already. Closed by the group.
+  std::chrono::nanoseconds deadline = std::chrono::seconds(100);  // of each call, the joining included
+};
+
+/// Ranks are processes, of one host or several; rank 0 listens, all-gathers go through it. Collective: returns when all
+/// have joined. Throws Error{timeout} that names who did not, Error{mismatch} for another secret, size or rank.
+std::unique_ptr<Bootstrap> tcp_store(const TcpGroup&);
 
 }  // namespace heddle

@@ -48,7 +48,8 @@ class Calls {
 
   Plan plan(const TensorView& ids);
   Plan plan_from_rank_map(const TensorView& map);
-  Received dispatch(const Plan&, const DispatchInput&, const DispatchOptions&, bool cached);
+  Received dispatch(const Plan&, const DispatchInput&, const DispatchOptions&);
+  Received dispatch_again(const Handle&, const DispatchInput&, const DispatchOptions&);
   Split<Received> dispatch_send(const Plan&, const DispatchInput&, const DispatchOptions&);
   Combined combine(const Handle&, const CombineInput&, const CombineOptions&);
   Split<Combined> combine_send(const Handle&, const CombineInput&, const CombineOptions&);
@@ -68,8 +69,10 @@ class Calls {
   std::mutex& mutex() { return mutex_; }
   /// False from a step: tells the others, finds who is to blame, throws.
   [[noreturn]] void raise_fault();
+  /// Throws BadArgument for a handle that is not of this buffer and incarnation.
+  const Route& checked_route(const char* operation, const Handle&) const;
   /// Throws if another rank refused the call.
-  void raise_refusal(const Shape&, const CallState&);
+  void raise_refusal(Kind, const CallState&);
   void keep_until_reset(std::shared_ptr<void> block) { quarantine_.push_back(std::move(block)); }
 
   bool is_destroyed() const { return destroyed_; }
@@ -83,10 +86,11 @@ class Calls {
   void receive_oldest(Kind, size_t keep);
   /// Makes the call that the others make, with nothing in it but the reason (I7).
   void run_refused(Kind, const Refusal&);
+  /// Makes a call by `make`, which may throw BadArgument, and sends it.
   template <class Make>
-  auto start(Kind, const Make&);
+  auto start(Kind, size_t in_flight, const Make& make);
   template <class Call>
-  auto split(std::shared_ptr<Call>, Kind);
+  auto split(Kind, std::shared_ptr<Call>);
 
   BufferParts parts_;
   std::unique_ptr<Ledger> ledger_;

@@ -1,6 +1,8 @@
 // What Plan and Handle point to: flat tensors in the backend's memory, never changed once made.
 #pragma once
 
+#include <heddle/buffer.hpp>
+
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -34,6 +36,15 @@ struct PlanData {
   PlanView view;
   bool has_ids = false;
   uint64_t buffer = 0;  // id of the buffer that made it
+};
+
+struct PlanAccess {
+  static const std::shared_ptr<const PlanData>& data(const Plan& plan) { return plan.data_; }
+  static Plan make(std::shared_ptr<const PlanData> data) {
+    Plan plan;
+    plan.data_ = std::move(data);
+    return plan;
+  }
 };
 
 /// The receiver's side of one dispatch.

@@ -16,6 +16,7 @@ struct PlanView {
   int32_t* ordinals = nullptr;     // [T][K] at the first column of a (token, expert): the how-many-th token of this rank
                                    // that hits the expert; else -1
   uint8_t* in_rank = nullptr;      // [T][R]
+  int32_t* per_rank = nullptr;     // [R] tokens for each rank
   int32_t* send_offset = nullptr;  // [R + 1]
   int32_t* send_tokens = nullptr;  // [T * min(K, R) at most]: for each destination its tokens; the k-th is slot k
   int32_t* pairs = nullptr;        // [E] (token, column) pairs
@@ -101,7 +102,10 @@ class Planner {
 
   HEDDLE_HD void offset_ranks() const {
     plan_.send_offset[0] = 0;
-    for (int rank = 0; rank < topo_.world; ++rank) plan_.send_offset[rank + 1] += plan_.send_offset[rank];
+    for (int rank = 0; rank < topo_.world; ++rank) {
+      plan_.per_rank[rank] = plan_.send_offset[rank + 1];
+      plan_.send_offset[rank + 1] += plan_.send_offset[rank];
+    }
   }
 
   HEDDLE_HD void assign() const {

@@ -1,0 +1,259 @@
+#include "ops/calls.hpp"
+
+#include <atomic>
+
+#include "ops/combine_call.hpp"
+#include "ops/dispatch_call.hpp"
+#include "ops/fault_report.hpp"
+#include "ops/plan_call.hpp"
+#include "protocol/call.hpp"
+
+namespace heddle {
+namespace {
+
+uint64_t next_id() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
+
+ErrorCode error_of(FaultCode code) {
+  switch (code) {
+    case FaultCode::mismatch: return ErrorCode::mismatch;
+    case FaultCode::peer_destroyed: return ErrorCode::destroyed;
+    default: return ErrorCode::timeout;
+  }
+}
+
+}  // namespace
+
+Calls::Calls(BufferParts parts) : parts_(std::move(parts)), ledger_(std::make_unique<Ledger>()), id_(next_id()) {
+  const auto timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(parts_.config.timeout).count();
+  ctx_ = {.topo = parts_.topo, .window = Window(parts_.topo.world, parts_.window_bytes), .ledger = ledger_.get(),
+          .timeout_ns = static_cast<uint64_t>(timeout), .mask_late_peers = parts_.config.mask_late_peers,
+          .in_place = parts_.in_place};
+}
+
+Calls::~Calls() { destroy(); }
+
+void Calls::check_usable() const {
+  if (destroyed_) fail(ErrorCode::destroyed, "the buffer was destroyed; make a new one");
+  if (ctx_.ledger->is_faulted()) {
+    fail(ErrorCode::faulted, "the buffer met a fault and waits for reset(): {}", first_fault_);
+  }
+}
+
+Plan Calls::plan(const TensorView& ids) {
+  const std::lock_guard lock(mutex_);
+  if (destroyed_) check_usable();
+  ++metrics_.plans;
+  return PlanAccess::make(make_plan_data(*this, ids));
+}
+
+Plan Calls::plan_from_rank_map(const TensorView& map) {
+  const std::lock_guard lock(mutex_);
+  if (destroyed_) check_usable();
+  ++metrics_.plans;
+  return PlanAccess::make(make_plan_data_from_map(*this, map));
+}
+
+/// I6: a send finds at most one call of its kind unreceived, whatever the hooks do.
+void Calls::receive_oldest(Kind kind, size_t keep) {
+  auto& queue = in_flight_[static_cast<size_t>(kind)];
+  while (queue.size() > keep) {
+    const std::shared_ptr<InFlight> oldest = queue.front();
+    queue.pop_front();
+    oldest->receive();
+  }
+}
+
+void Calls::run_refused(Kind kind, const Refusal& refusal) {
+  ++metrics_.refusals;
+  const auto state = parts_.backend->allocate(sizeof(CallState));
+  const Call call{.ctx = ctx_, .shape = {.kind = kind}, .state = static_cast<CallState*>(state.get()),
+                  .refusal = refusal};
+  bool ok = false;
+  if (kind == Kind::dispatch) {
+    DispatchArgs args;
+    args.call = call;
+    ok = backend().dispatch_send(args) && backend().dispatch_headers(args) && backend().dispatch_receive(args);
+  } else {
+    CombineArgs args;
+    args.call = call;
+    ok = backend().combine_send(args) && backend().combine_headers(args) && backend().combine_receive(args);
+  }
+  if (!ok) raise_fault();
+}
+
+template <class Make>
+auto Calls::start(Kind kind, size_t in_flight, const Make& make) {
+  check_usable();
+  receive_oldest(kind, in_flight);
+  try {
+    auto call = make();
+    call->send();
+    return call;
+  } catch (const BadArgument& bad) {
+    const BadArgument kept = bad;
+    run_refused(kind, kept.refusal);
+    throw kept;
+  }
+}
+
+template <class Call>
+auto Calls::split(Kind kind, std::shared_ptr<Call> call) {
+  auto& queue = in_flight_[static_cast<size_t>(kind)];
+  queue.push_back(call);
+  const auto receive = [this, call, kind] {
+    const std::lock_guard lock(mutex_);
+    auto& pending = in_flight_[static_cast<size_t>(kind)];
+    for (auto it = pending.begin(); it != pending.end(); ++it) {
+      if (it->get() != call.get()) continue;
+      pending.erase(it);
+      check_usable();
+      return call->receive();
+    }
+  };
+  return receive;
+}
+
+Received Calls::dispatch(const Plan& plan, const DispatchInput& input, const DispatchOptions& options) {
+  const std::lock_guard lock(mutex_);
+  const auto call = start(Kind::dispatch, 1, [&] {
+    return std::make_shared<DispatchCall>(*this, PlanAccess::data(plan), input, options, Use::first);
+  });
+  call->receive();
+  return call->result();
+}
+
+Received Calls::dispatch_again(const Handle& handle, const DispatchInput& input, const DispatchOptions& options) {
+  const std::lock_guard lock(mutex_);
+  const auto call = start(Kind::dispatch, 1, [&] {
+    const Route& route = checked_route("dispatch", handle);
+    DispatchOptions same = options;
+    same.layout = route.layout;
+    same.alignment = route.alignment;
+    same.max_tokens = route.max_tokens;
+    return std::make_shared<DispatchCall>(*this, route.plan, input, same, Use::again);
+  });
+  call->receive();
+  return call->result();
+}
+
+Split<Received> Calls::dispatch_send(const Plan& plan, const DispatchInput& input, const DispatchOptions& options) {
+  const std::lock_guard lock(mutex_);
+  const auto call = start(Kind::dispatch, 1, [&] {
+    return std::make_shared<DispatchCall>(*this, PlanAccess::data(plan), input, options, Use::split);
+  });
+  return {.result = {call, &call->result()}, .receive = split(Kind::dispatch, call)};
+}
+
+Combined Calls::combine(const Handle& handle, const CombineInput& input, const CombineOptions& options) {
+  const std::lock_guard lock(mutex_);
+  const auto call = start(Kind::combine, 1, [&] {
+    return std::make_shared<CombineCall>(*this, handle, input, options, false);
+  });
+  call->receive();
+  return call->result();
+}
+
+Split<Combined> Calls::combine_send(const Handle& handle, const CombineInput& input, const CombineOptions& options) {
+  const std::lock_guard lock(mutex_);
+  const auto call = start(Kind::combine, 1, [&] {
+    return std::make_shared<CombineCall>(*this, handle, input, options, true);
+  });
+  return {.result = {call, &call->result()}, .receive = split(Kind::combine, call)};
+}
+
+const Route& Calls::checked_route(const char* operation, const Handle& handle) const {
+  const Route* route = handle.route.get();
+  require(route != nullptr && route->buffer == id_, {"handle"},
+          "{}: handle {}; legal: the handle of a dispatch of this buffer", operation,
+          route == nullptr ? "is not set" : "belongs to another buffer");
+  const uint64_t now = ledger_->incarnation;
+  require(route->incarnation == now,
+          {"handle.incarnation", static_cast<int64_t>(route->incarnation), static_cast<int64_t>(now)},
+          "{}: handle is of incarnation {}, the buffer is in {}: a handle does not survive reset()", operation,
+          route->incarnation, now);
+  return *route;
+}
+
+void Calls::raise_fault() {
+  ++metrics_.faults;
+  backend().publish_fault(ctx_);
+  const int culprit = find_culprit(backend(), ctx_);
+  first_fault_ = describe_fault(ctx_, culprit);
+  throw Error(error_of(ctx_.ledger->fault.code), first_fault_);
+}
+
+void Calls::raise_refusal(Kind kind, const CallState& state) {
+  if (state.refused_by < 0) return;
+  const Refusal& refusal = state.refusal;
+  fail(ErrorCode::refused, "{} (call {}): rank {} refused its arguments: {} = {}, legal: {}", name_of(kind),
+       state.seq, state.refused_by, refusal.argument, refusal.value, refusal.limit);
+}
+
+void Calls::mask(int rank) {
+  const std::lock_guard lock(mutex_);
+  check_usable();
+  HEDDLE_CHECK(rank >= 0 && rank < parts_.topo.world && rank != parts_.topo.rank,
+               "mask: rank = {}, legal: 0 to {}, not the own rank {}", rank, parts_.topo.world - 1, parts_.topo.rank);
+  if (ctx_.ledger->is_open(rank)) backend().close_pair(ctx_, rank);
+}
+
+std::vector<int> Calls::masked() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<int> ranks;
+  for (int rank = 0; rank < parts_.topo.world; ++rank) {
+    if (!ctx_.ledger->is_open(rank)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+void Calls::reset(const std::vector<int>& members) {
+  const std::lock_guard lock(mutex_);
+  if (destroyed_) check_usable();
+  RankSet set;
+  for (int rank : members) {
+    HEDDLE_CHECK(rank >= 0 && rank < parts_.topo.world, "reset: members has {}, legal: 0 to {}", rank,
+                 parts_.topo.world - 1);
+    set.add(rank);
+  }
+  for (int rank = 0; members.empty() && rank < parts_.topo.world; ++rank) set.add(rank);
+  HEDDLE_CHECK(set.has(parts_.topo.rank), "reset: members do not hold the own rank {}", parts_.topo.rank);
+  for (auto& queue : in_flight_) queue.clear();
+  backend().drain();
+  RankSet missing;
+  if (!backend().reset(ctx_, set, missing)) {
+    std::string names;
+    for (int rank = 0; rank < parts_.topo.world; ++rank) {
+      if (missing.has(rank)) names += fmt::format("{}{}", names.empty() ? "" : ", ", rank);
+    }
+    fail(ErrorCode::timeout, "reset: rank {} did not come within {} s; call reset() again, without the ranks that are gone",
+         names, static_cast<double>(ctx_.timeout_ns) * 1e-9);
+  }
+  ++metrics_.resets;
+  first_fault_.clear();
+  if (members.empty()) quarantine_.clear();
+}
+
+void Calls::destroy() {
+  const std::lock_guard lock(mutex_);
+  if (destroyed_) return;
+  destroyed_ = true;
+  for (auto& queue : in_flight_) queue.clear();
+  backend().drain();
+  backend().announce_destroyed(ctx_);
+  backend().drain();
+}
+
+Metrics Calls::metrics() const {
+  const std::lock_guard lock(mutex_);
+  return metrics_;
+}
+
+void Calls::set_allocator(Allocate allocate) {
+  const std::lock_guard lock(mutex_);
+  allocate_ = std::move(allocate);
+}
+
+}  // namespace heddle

@@ -1,0 +1,45 @@
+// One combine from its checks to its outputs.
+#pragma once
+
+#include <memory>
+
+#include "ops/calls.hpp"
+
+namespace heddle {
+
+class CombineCall : public InFlight {
+ public:
+  /// Throws BadArgument; nothing was sent.
+  CombineCall(Calls&, const Handle&, const CombineInput&, const CombineOptions&, bool split);
+
+  void send();
+  void receive() override;
+  const Combined& result() const { return result_; }
+
+ private:
+  void check_x() const;
+  void check_bias(const TensorView&, const char* name, DType out) const;
+  void check_weights() const;
+  void check_row_weights() const;
+  void check_out(DType out) const;
+  Shape make_shape(DType out, bool split) const;
+  Weights weights_mode(bool split) const;
+  bool late_weights_fit(const Shape&) const;
+  void check_room() const;
+  void take_outputs();
+  void finish();
+  ExpertView experts() const;
+
+  Calls& calls_;
+  std::shared_ptr<const Route> route_;
+  CombineInput input_;
+  CombineOptions options_;
+  std::shared_ptr<void> state_;
+  std::vector<uint8_t> status_;
+  CombineArgs args_;
+  Combined result_;
+  bool received_ = false;
+  uint64_t started_ = 0;
+};
+
+}  // namespace heddle

@@ -1,0 +1,54 @@
+// One dispatch from its checks to its outputs.
+#pragma once
+
+#include <memory>
+
+#include "ops/calls.hpp"
+
+namespace heddle {
+
+enum class Use { first, again, split };
+
+class DispatchCall : public InFlight {
+ public:
+  /// Throws BadArgument; nothing was sent.
+  DispatchCall(Calls&, std::shared_ptr<const PlanData>, const DispatchInput&, const DispatchOptions&, Use);
+
+  void send();
+  void receive() override;
+  const Received& result() const { return result_; }
+
+ private:
+  void check_plan() const;
+  void check_x() const;
+  void check_scales() const;
+  void check_weights() const;
+  void check_options() const;
+  void check_room() const;
+  Shape make_shape() const;
+  int64_t worst_received() const;
+  int64_t worst_rows() const;
+
+  void take_tables();
+  void take_outputs(int64_t received, int64_t rows);
+  Tensor make_x(int64_t rows);
+  void take_scales(int64_t rows);
+  Tensor make(DType, std::vector<int64_t> shape);
+  void finish();
+
+  Calls& calls_;
+  std::shared_ptr<const PlanData> plan_;
+  DispatchInput input_;
+  DispatchOptions options_;
+  bool fixed_ = false;
+  int32_t max_tokens_ = 0;
+  std::shared_ptr<Route> route_;
+  std::shared_ptr<void> state_;
+  DispatchArgs args_;
+  Received result_;
+  Tensor num_dropped_;
+  bool received_ = false;
+  uint64_t started_ = 0;
+};
+
+}  // namespace heddle

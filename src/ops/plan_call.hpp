@@ -1,0 +1,13 @@
+// Makes plans. Local: an error here meets no peer.
+#pragma once
+
+#include <memory>
+
+#include "ops/calls.hpp"
+
+namespace heddle {
+
+std::shared_ptr<const PlanData> make_plan_data(Calls&, const TensorView& ids);
+std::shared_ptr<const PlanData> make_plan_data_from_map(Calls&, const TensorView& is_token_in_rank);
+
+}  // namespace heddle
