@@ -1,0 +1,2 @@
+// Every build checks the numbers.
+#include "layout/golden.hpp"
