@@ -6,6 +6,8 @@
 namespace heddle {
 
 struct Warp {
+  static constexpr int kMaxThreads = 32;
+
   __device__ int index() const { return 0; }
   __device__ int size() const { return 1; }
   __device__ int lane() const { return threadIdx.x & 31; }
@@ -15,6 +17,8 @@ struct Warp {
 };
 
 struct Block {
+  static constexpr int kMaxThreads = 512;
+
   __device__ int index() const { return threadIdx.x >> 5; }
   __device__ int size() const { return blockDim.x >> 5; }
   __device__ int lane() const { return threadIdx.x & 31; }
