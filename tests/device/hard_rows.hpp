@@ -21,6 +21,10 @@ class GuardedRow {
   const void* data() const { return bytes_.data() + begin_; }
   size_t size() const { return size_; }
 
+  /// The whole allocation, and where the row begins in it.
+  const std::vector<uint8_t>& bytes() const { return bytes_; }
+  size_t begin() const { return begin_; }
+
   /// Nobody wrote beside the row.
   bool is_whole() const {
     for (size_t i = 0; i < bytes_.size(); ++i) {
