@@ -1,12 +1,19 @@
 #include <heddle/tensor.hpp>
 
 #include <fmt/ranges.h>
+#include <sys/mman.h>
 
 #include <cstdlib>
 
 #include "base/error.hpp"
 
 namespace heddle {
+namespace {
+
+constexpr size_t kCacheLine = 64;
+constexpr size_t kHugePage = size_t{2} << 20;
+
+}  // namespace
 
 int64_t TensorView::stride(size_t i) const {
   if (!strides.empty()) return i < strides.size() ? strides[i] : 1;
@@ -40,11 +47,14 @@ std::string TensorView::describe() const {
 }
 
 Tensor allocate_host(DType dtype, std::vector<int64_t> shape) {
-  constexpr size_t kAlign = 64;
   TensorView view{.data = nullptr, .dtype = dtype, .shape = std::move(shape), .strides = {}, .device = {}};
   const size_t bytes = static_cast<size_t>(view.numel()) * size_of(dtype);
-  const size_t padded = (bytes / kAlign + 1) * kAlign;
-  void* memory = std::aligned_alloc(kAlign, padded);
+  // Fresh rows are written at once, and large pages spare most of the faults of that.
+  const bool is_large = bytes >= 2 * kHugePage;
+  const size_t align = is_large ? kHugePage : kCacheLine;
+  const size_t padded = (bytes / align + 1) * align;
+  void* memory = std::aligned_alloc(align, padded);
+  if (is_large && memory != nullptr) ::madvise(memory, padded, MADV_HUGEPAGE);
   if (memory == nullptr) fail(ErrorCode::system, "out of memory: {} for a {} tensor", padded, view.describe());
   view.data = memory;
   return {view, std::shared_ptr<void>(memory, std::free)};
