@@ -1,0 +1,68 @@
+#include "support/test_heap.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/math.hpp"
+#include "layout/carver.hpp"
+
+namespace heddle::testing {
+namespace {
+
+constexpr std::byte kFree{0xEE};
+
+}  // namespace
+
+TestHeap::TestHeap(std::byte* memory, int64_t bytes) : memory_(memory), bytes_(bytes) {
+  if (bytes > 0) std::memset(memory, static_cast<int>(kFree), static_cast<size_t>(bytes));
+}
+
+std::optional<HeapBlock> TestHeap::allocate(int64_t bytes) {
+  const int64_t room = std::max<int64_t>(bytes, 1);  // no two blocks at one place
+  const std::optional<int64_t> offset = first_gap(room);
+  if (!offset) return std::nullopt;
+  check_free(*offset, *offset + room);
+  used_[*offset] = *offset + room;
+  HeapBlock block;
+  block.segment = 1;
+  block.offset = *offset;
+  block.tensor.view = {.data = memory_ + *offset, .dtype = DType::u8, .shape = {bytes}, .strides = {}, .device = {}};
+  block.tensor.owner = std::shared_ptr<void>(memory_ + *offset, [heap = shared_from_this(), at = *offset](void*) {
+    heap->give_back(at);
+  });
+  return block;
+}
+
+std::optional<int64_t> TestHeap::first_gap(int64_t bytes) const {
+  int64_t offset = 0;
+  for (const auto& [first, end] : used_) {
+    if (first - offset >= bytes) break;
+    offset = std::max(offset, round_up(end, kCellAlign));
+  }
+  if (offset + bytes > bytes_) return std::nullopt;
+  return offset;
+}
+
+void TestHeap::give_back(int64_t offset) {
+  const int64_t end = used_.at(offset);
+  std::memset(memory_ + offset, static_cast<int>(kFree), static_cast<size_t>(end - offset));
+  used_.erase(offset);
+}
+
+void TestHeap::check_free(int64_t first, int64_t end) const {
+  const auto written = std::find_if(memory_ + first, memory_ + end, [](std::byte b) { return b != kFree; });
+  EXPECT_EQ(written - memory_, end) << "heap: byte " << written - memory_ << " was written to while it was free";
+}
+
+void TestHeap::check_free_memory() const {
+  int64_t offset = 0;
+  for (const auto& [first, end] : used_) {
+    check_free(offset, first);
+    offset = end;
+  }
+  check_free(offset, bytes_);
+}
+
+}  // namespace heddle::testing
