@@ -311,8 +311,9 @@ void DispatchCall::finish() {
   const Topology& topo = calls_.topology();
   const CallState& state = *args_.call.state;
   route_->num_dropped = result_.num_dropped = *args_.out.num_dropped;
-  result_.num_rows = options_.layout == Layout::token_major ? route_->view.recv_offset[topo.world]
-                                                            : args_.out.expert_offsets[topo.num_local(topo.rank)];
+  result_.num_rows = options_.layout == Layout::token_major
+                         ? std::min<int64_t>(route_->view.recv_offset[topo.world], route_->rows)
+                         : args_.out.expert_offsets[topo.num_local(topo.rank)];
   for (int source = 0; source < topo.world; ++source) {
     if (!is_live(state, source)) result_.masked.push_back(source);
   }
@@ -328,8 +329,8 @@ void DispatchCall::finish() {
   metrics.nanoseconds += calls_.backend().now() - started_;
   if (result_.num_dropped > 0 && !options_.drop_overflow) {
     fail(ErrorCode::overflow,
-         "dispatch: {} rows past capacity = {} were dropped ({} were needed); raise capacity or set drop_overflow",
-         result_.num_dropped, route_->rows, result_.num_rows);
+         "dispatch: {} rows past capacity = {} were dropped (at least {} were needed); raise capacity or set drop_overflow",
+         result_.num_dropped, route_->rows, result_.num_rows + result_.num_dropped);
   }
 }
 

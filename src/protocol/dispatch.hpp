@@ -51,6 +51,7 @@ class Dispatch {
       if (!receive_round(round)) return false;
     }
     drop_masked_rows();
+    leave_out_dropped();
     close_call(coop_, call_);
     return true;
   }
@@ -301,6 +302,26 @@ class Dispatch {
       deal(coop_, 0, a_.out.rows, [&](long row) {
         if (a_.out.row_source[row] == source) clear_row(coop_, a_, row);
       });
+    }
+  }
+
+  /// Counts and groups speak of the rows that are there: whoever reads the output by them stays inside it.
+  HEDDLE_HD void leave_out_dropped() const {
+    coop_.sync();
+    if (!is_leader(coop_) || num_dropped() == 0) return;
+    const int64_t topk = call_.shape.topk;
+    const int64_t received = is_grouped() ? 0 : a_.route.recv_offset[topo_.world];
+    for (int64_t i = a_.out.rows * topk; i < received * topk; ++i) {
+      if (a_.route.recv_ids[i] >= 0) --a_.out.counts[a_.route.recv_ids[i]];
+    }
+    if (!is_grouped()) return;
+    for (int expert = topo_.num_local(topo_.rank); expert >= 0; --expert) {
+      int64_t& start = a_.out.expert_offsets[expert];
+      const int64_t left = a_.out.rows > start ? a_.out.rows - start : 0;
+      if (expert < topo_.num_local(topo_.rank) && a_.out.counts[expert] > left) {
+        a_.out.counts[expert] = static_cast<int32_t>(left);
+      }
+      if (start > a_.out.rows) start = a_.out.rows;
     }
   }
 
