@@ -6,6 +6,7 @@
 
 #include "device/copy.hpp"
 #include "device/rows.hpp"
+#include "device/term_list.hpp"
 #include "layout/slot.hpp"
 #include "protocol/combine_args.hpp"
 #include "protocol/dispatch_rows.hpp"
@@ -41,13 +42,12 @@ struct ResultWriter {
   template <class Coop>
   HEDDLE_HD void write_sum(const Coop& coop, std::byte* at) const {
     if (args.layout == Layout::token_major) return write_token(coop, at);
-    Term terms[kMaxTopk];
-    int num_terms = 0;
+    TermList<Coop, kMaxTopk> terms(coop);
     for (int k = 0; k < topk(); ++k) {
       if (row_of(k) < 0) continue;
-      terms[num_terms++] = {.row = args.experts.x + row_of(k) * args.experts.x_stride, .weight = weight_of(k)};
+      terms.add({.row = args.experts.x + row_of(k) * args.experts.x_stride, .weight = weight_of(k)});
     }
-    sum_rows(coop, sum_args(at), terms, num_terms);
+    terms.sum(sum_args(at));
   }
 
   /// The hit of column k alone, as it is.
@@ -113,27 +113,25 @@ struct ResultReader {
   HEDDLE_HD void sum_ranks(const Coop& coop, const PlaceOf& place_of) const {
     const int world = args.call.ctx.topo.world;
     const uint8_t* in_rank = args.plan.in_rank + token * world;
-    Term terms[kMaxRanks];
-    int num_terms = 0;
+    TermList<Coop, kMaxRanks> terms(coop);
     for (int owner = 0; owner < world; ++owner) {
       if (in_rank[owner] == 0) continue;
       const std::byte* row = place_of(owner, 0);
-      if (row != nullptr) terms[num_terms++] = {.row = row, .weight = 1.0f};
+      if (row != nullptr) terms.add({.row = row, .weight = 1.0f});
     }
-    sum_rows(coop, sum_args(), terms, num_terms);
+    terms.sum(sum_args());
   }
 
   template <class Coop, class PlaceOf>
   HEDDLE_HD void sum_hits(const Coop& coop, const PlaceOf& place_of) const {
     const float* weights = args.out.weights_in + token * topk();
-    Term terms[kMaxTopk];
-    int num_terms = 0;
+    TermList<Coop, kMaxTopk> terms(coop);
     for (int k = 0; k < topk(); ++k) {
       if (args.plan.ordinals[token * topk() + k] < 0) continue;
       const std::byte* row = place_of(args.call.ctx.topo.owner_of(ids()[k]), k);
-      if (row != nullptr) terms[num_terms++] = {.row = row, .weight = summed_weight(ids(), weights, k, topk())};
+      if (row != nullptr) terms.add({.row = row, .weight = summed_weight(ids(), weights, k, topk())});
     }
-    sum_rows(coop, sum_args(), terms, num_terms);
+    terms.sum(sum_args());
   }
 
   template <class Coop, class PlaceOf>
