@@ -50,10 +50,7 @@ class CpuBackend : public Backend {
   void drain() override { port_.drain(); }
   void publish_fault(const Context& ctx) override { heddle::publish_fault(port_, ctx); }
   void close_pair(const Context& ctx, int peer) override { heddle::close_pair(port_, ctx, peer); }
-  void announce_destroyed(const Context& ctx) override {
-    const int64_t counter = ctx.window.cells(ctx.topo.rank) + static_cast<int64_t>(offsetof(Cells, destroyed));
-    for (int peer = 0; peer < ctx.topo.world; ++peer) port_.add(peer, counter, 1);
-  }
+  void announce_destroyed(const Context& ctx) override { heddle::announce_destroyed(port_, ctx); }
   bool reset(const Context& ctx, const RankSet& members, RankSet& missing) override {
     return heddle::reset(port_, ctx, members, missing);
   }

@@ -83,4 +83,11 @@ HEDDLE_HD void publish_fault(Port& port, const Context& ctx) {
   }
 }
 
+/// Tells every peer that this rank has destroyed its buffer.
+template <class Port>
+HEDDLE_HD void announce_destroyed(Port& port, const Context& ctx) {
+  const int64_t counter = ctx.window.cells(ctx.topo.rank) + static_cast<int64_t>(offsetof(Cells, destroyed));
+  for (int peer = 0; peer < ctx.topo.world; ++peer) port.add(peer, counter, 1);
+}
+
 }  // namespace heddle
