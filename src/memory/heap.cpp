@@ -4,69 +4,17 @@
 #include "bootstrap/together.hpp"
 #include "memory/membership.hpp"
 #include "memory/symmetric_memory.hpp"
-
-#include <unistd.h>
-
-#include <map>
-#include <mutex>
-#include <random>
+#include "memory/window_offers.hpp"
 
 namespace heddle {
 namespace {
-
-// Windows on offer. A number, not a pointer, crosses the bootstrap, so that an importer that comes late, after the
-// exporter gave up, finds nothing instead of freed memory.
-class Offers {
- public:
-  std::uint64_t add(const Mapping& window) {
-    std::lock_guard lock(mutex_);
-    windows_[++last_] = window;
-    return last_;
-  }
-  void remove(std::uint64_t number) {
-    std::lock_guard lock(mutex_);
-    windows_.erase(number);
-  }
-  Mapping find(std::uint64_t number) {
-    std::lock_guard lock(mutex_);
-    const auto found = windows_.find(number);
-    return found == windows_.end() ? nullptr : found->second.lock();
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<std::uint64_t, std::weak_ptr<std::byte>> windows_;
-  std::uint64_t last_ = 0;
-};
-
-Offers& offers() {
-  static Offers table;
-  return table;
-}
-
-class Offer {
- public:
-  explicit Offer(const Mapping& window) : number_(offers().add(window)) {}
-  ~Offer() { offers().remove(number_); }
-  Offer(const Offer&) = delete;
-  std::uint64_t number() const { return number_; }
-
- private:
-  std::uint64_t number_;
-};
-
-// The process number alone may repeat in another container, the random one in a forked child.
-std::string process_identity() {
-  static const auto random = (std::uint64_t{std::random_device{}()} << 32) | std::random_device{}();
-  return fmt::format("{:016x}:{}", random, ::getpid());
-}
 
 Mapping import(const Bytes& message, int peer) {
   Unpacker unpacker(message);
   const std::string identity = unpacker.text();
   HEDDLE_CHECK(identity == process_identity(),
                "make_heap: rank {} is in another process; memory of the heap is for threads, use make_shm", peer);
-  Mapping window = offers().find(unpacker.number());
+  Mapping window = find_window(unpacker.number());
   if (!window) fail(ErrorCode::destroyed, "make_heap: rank {} took its window back before it was mapped", peer);
   return window;
 }
@@ -82,7 +30,7 @@ SymmetricMemory make_heap(Bootstrap& bootstrap, std::size_t bytes, std::chrono::
                           std::span<const int> members) {
   const Membership membership = agree_on_window(bootstrap, "heap", bytes, members);
   const Mapping mine = together(bootstrap, "heap: map own window", [&] { return map_anonymous(bytes); });
-  const Offer offer(mine);
+  const WindowOffer offer(mine);
   const auto all =
       bootstrap.all_gather(Packer().put(process_identity()).put(offer.number()).bytes(), "heap: exchange windows");
   auto windows = together(bootstrap, "heap: take peers' windows", [&] {
