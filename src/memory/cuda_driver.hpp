@@ -1,0 +1,47 @@
+// The CUDA driver's own functions, found when they are first needed: the library loads on machines without a driver.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <string>
+#include <string_view>
+
+namespace heddle {
+
+struct CudaDriver {
+  decltype(&::cuMemCreate) create;
+  decltype(&::cuMemRelease) release;
+  decltype(&::cuMemAddressReserve) reserve;
+  decltype(&::cuMemAddressFree) free_range;
+  decltype(&::cuMemMap) map;
+  decltype(&::cuMemUnmap) unmap;
+  decltype(&::cuMemSetAccess) set_access;
+  decltype(&::cuMemGetAllocationGranularity) granularity;
+  decltype(&::cuMemExportToShareableHandle) export_handle;
+  decltype(&::cuMemImportFromShareableHandle) import_handle;
+  decltype(&::cuMemRetainAllocationHandle) retain_handle;
+  decltype(&::cuGetErrorString) error_string;
+};
+
+/// Throws Error{system} with cuda_problem() if there is no usable driver.
+const CudaDriver& cuda_driver();
+
+/// Throw Error{system} that says what was being done.
+void check_cuda(cudaError_t, std::string_view doing);
+void check_driver(CUresult, std::string_view doing);
+
+std::string describe(CUresult);
+
+/// Makes a device this thread's current one, for its scope.
+class CudaDevice {
+ public:
+  explicit CudaDevice(int device);
+  ~CudaDevice();
+  CudaDevice(const CudaDevice&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+}  // namespace heddle

@@ -1,0 +1,97 @@
+#include "memory/cuda_memory.hpp"
+
+#include <cstring>
+
+#include "base/error.hpp"
+#include "base/math.hpp"
+
+namespace heddle {
+namespace {
+
+CUmemAllocationProp memory_of(int device, CUmemAllocationHandleType shared_by) {
+  CUmemAllocationProp kind{};
+  kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  kind.requestedHandleTypes = shared_by;
+  kind.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+  return kind;
+}
+
+CUmemGenericAllocationHandle import_as(void* shared, CUmemAllocationHandleType type) {
+  CUmemGenericAllocationHandle handle = 0;
+  check_driver(cuda_driver().import_handle(&handle, shared, type), "importing a peer's GPU memory");
+  return handle;
+}
+
+// Takes its steps back if one fails. The order of undoing is that of the names, last first.
+struct Range {
+  std::size_t length;
+  CUdeviceptr first = 0;
+  bool is_mapped = false;
+
+  ~Range() {
+    if (is_mapped) cuda_driver().unmap(first, length);
+    if (first != 0) cuda_driver().free_range(first, length);
+  }
+};
+
+}  // namespace
+
+CudaPhysical CudaPhysical::create(std::size_t bytes, int device, CUmemAllocationHandleType shared_by) {
+  const CUmemAllocationProp kind = memory_of(device, shared_by);
+  std::size_t unit = 0;
+  check_driver(cuda_driver().granularity(&unit, &kind, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+               "asking for the granularity of GPU memory");
+  const auto length = static_cast<std::size_t>(round_up(static_cast<int64_t>(bytes), static_cast<int64_t>(unit)));
+  CUmemGenericAllocationHandle handle = 0;
+  check_driver(cuda_driver().create(&handle, length, &kind, 0), fmt::format("making {} bytes of GPU memory", length));
+  return {handle, length};
+}
+
+CudaPhysical CudaPhysical::import(const Descriptor& descriptor, std::size_t length) {
+  auto* shared = reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor.number()));
+  return {import_as(shared, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), length};
+}
+
+CudaPhysical CudaPhysical::import(const FabricHandle& fabric, std::size_t length) {
+  FabricHandle shared = fabric;
+  return {import_as(shared.data(), CU_MEM_HANDLE_TYPE_FABRIC), length};
+}
+
+CudaPhysical CudaPhysical::of(const Mapping& mapping, std::size_t length) {
+  CUmemGenericAllocationHandle handle = 0;
+  check_driver(cuda_driver().retain_handle(&handle, mapping.get()), "taking another thread's GPU memory");
+  return {handle, length};
+}
+
+CudaPhysical::~CudaPhysical() {
+  if (handle_ != 0) cuda_driver().release(handle_);
+}
+
+Descriptor CudaPhysical::export_descriptor() const {
+  int number = -1;
+  check_driver(cuda_driver().export_handle(&number, handle_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+               "making a file descriptor of GPU memory");
+  return Descriptor(number);
+}
+
+FabricHandle CudaPhysical::export_fabric() const {
+  FabricHandle fabric{};
+  check_driver(cuda_driver().export_handle(fabric.data(), handle_, CU_MEM_HANDLE_TYPE_FABRIC, 0),
+               "making a fabric handle of GPU memory");
+  return fabric;
+}
+
+Mapping CudaPhysical::map(int device) const {
+  const CudaDriver& driver = cuda_driver();
+  auto range = std::make_shared<Range>(Range{.length = length_});
+  check_driver(driver.reserve(&range->first, length_, 0, 0, 0), fmt::format("reserving {} bytes of addresses", length_));
+  check_driver(driver.map(range->first, length_, 0, handle_, 0), "mapping GPU memory");
+  range->is_mapped = true;
+  const CUmemAccessDesc access{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  check_driver(driver.set_access(range->first, length_, &access, 1),
+               fmt::format("giving GPU {} access to a window", device));
+  return {range, reinterpret_cast<std::byte*>(range->first)};
+}
+
+}  // namespace heddle

@@ -1,0 +1,43 @@
+// Physical memory of a GPU apart from the addresses it is seen at: made here, or shared by a peer.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <utility>
+
+#include "memory/cuda_driver.hpp"
+#include "memory/handover.hpp"
+#include "memory/mapping.hpp"
+
+namespace heddle {
+
+using FabricHandle = std::array<std::byte, sizeof(CUmemFabricHandle)>;
+
+/// A reference to the memory; mappings hold their own.
+class CudaPhysical {
+ public:
+  /// `bytes` rounded up to what the device maps. Throws Error{system}.
+  static CudaPhysical create(std::size_t bytes, int device, CUmemAllocationHandleType shared_by);
+  static CudaPhysical import(const Descriptor&, std::size_t length);
+  static CudaPhysical import(const FabricHandle&, std::size_t length);
+  /// What is mapped in this process already.
+  static CudaPhysical of(const Mapping&, std::size_t length);
+
+  CudaPhysical(CudaPhysical&& other) noexcept : handle_(std::exchange(other.handle_, 0)), length_(other.length_) {}
+  ~CudaPhysical();
+
+  std::size_t length() const { return length_; }
+  Descriptor export_descriptor() const;
+  FabricHandle export_fabric() const;
+
+  /// New addresses at which `device` reads and writes it. Throws Error{system}, also if that GPU cannot reach it.
+  Mapping map(int device) const;
+
+ private:
+  CudaPhysical(CUmemGenericAllocationHandle handle, std::size_t length) : handle_(handle), length_(length) {}
+
+  CUmemGenericAllocationHandle handle_;
+  std::size_t length_;
+};
+
+}  // namespace heddle

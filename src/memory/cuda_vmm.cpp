@@ -1,0 +1,163 @@
+#include "memory/cuda_vmm.hpp"
+
+#include <functional>
+#include <optional>
+
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "bootstrap/packing.hpp"
+#include "bootstrap/together.hpp"
+#include "memory/cuda_driver.hpp"
+#include "memory/cuda_memory.hpp"
+#include "memory/cuda_pinned.hpp"
+#include "memory/handover.hpp"
+#include "memory/host_identity.hpp"
+#include "memory/membership.hpp"
+#include "memory/window_offers.hpp"
+
+namespace heddle {
+namespace {
+
+using Windows = std::vector<Mapping>;
+
+/// What a rank tells the others of its window.
+struct Exhibit {
+  std::string host;
+  std::string process;
+  std::uint64_t offer = 0;
+  std::uint64_t length = 0;
+  Bytes fabric;
+
+  Bytes pack() const { return Packer().put(host).put(process).put(offer).put(length).put(fabric).bytes(); }
+  static Exhibit unpack(const Bytes& message) {
+    Unpacker unpacker(message);
+    Exhibit exhibit;
+    exhibit.host = unpacker.text();
+    exhibit.process = unpacker.text();
+    exhibit.offer = unpacker.number();
+    exhibit.length = unpacker.number();
+    exhibit.fabric = unpacker.blob();
+    return exhibit;
+  }
+};
+
+/// Tries to map all windows one way. Its steps fail on all ranks or on none, and then say why.
+class Attempt {
+ public:
+  Attempt(Bootstrap& bootstrap, const CudaWindows& wanted, std::chrono::nanoseconds deadline)
+      : bootstrap_(bootstrap), wanted_(wanted), deadline_(deadline) {}
+
+  Windows run(CudaPath path) {
+    if (path == CudaPath::pinned) return make_pinned_windows(bootstrap_, wanted_, deadline_);
+    const bool by_fabric = path == CudaPath::fabric;
+    const CudaPhysical mine = together(bootstrap_, "cuda: make own window", [&] { return make(by_fabric); });
+    const Mapping own = together(bootstrap_, "cuda: map own window", [&] { return map_zeroed(mine); });
+    const WindowOffer offer(own);
+    const auto exhibits = exchange(mine, offer, by_fabric);
+    std::vector<Descriptor> descriptors(exhibits.size());
+    if (!by_fabric && some_are_processes(exhibits)) {
+      const Descriptor shared =
+          together(bootstrap_, "cuda: share own window", [&] { return mine.export_descriptor(); });
+      descriptors = exchange_descriptors(bootstrap_, shared, deadline_);
+    }
+    return together(bootstrap_, "cuda: map peers' windows", [&] {
+      Windows windows(exhibits.size());
+      for (int peer = 0; peer < bootstrap_.size(); ++peer) {
+        windows[peer] = peer == bootstrap_.rank() ? own : map_peer(exhibits[peer], descriptors[peer]);
+      }
+      return windows;
+    });
+  }
+
+ private:
+  CudaPhysical make(bool by_fabric) const {
+    return CudaPhysical::create(wanted_.bytes, wanted_.device,
+                                by_fabric ? CU_MEM_HANDLE_TYPE_FABRIC : CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  }
+
+  Mapping map_zeroed(const CudaPhysical& mine) const {
+    Mapping own = mine.map(wanted_.device);
+    check_cuda(cudaMemset(own.get(), 0, mine.length()), "clearing a window");
+    check_cuda(cudaDeviceSynchronize(), "clearing a window");
+    return own;
+  }
+
+  std::vector<Exhibit> exchange(const CudaPhysical& mine, const WindowOffer& offer, bool by_fabric) {
+    const Exhibit exhibit = together(bootstrap_, "cuda: describe own window", [&] {
+      Exhibit own{.host = host_identity(), .process = process_identity(), .offer = offer.number(),
+                  .length = mine.length()};
+      if (!by_fabric) return own;
+      const FabricHandle handle = mine.export_fabric();
+      own.fabric.assign(handle.begin(), handle.end());
+      return own;
+    });
+    std::vector<Exhibit> exhibits;
+    for (const Bytes& message : bootstrap_.all_gather(exhibit.pack(), "cuda: exchange windows")) {
+      exhibits.push_back(Exhibit::unpack(message));
+    }
+    return exhibits;
+  }
+
+  // The same answer on all ranks.
+  static bool some_are_processes(const std::vector<Exhibit>& exhibits) {
+    for (const Exhibit& exhibit : exhibits) {
+      if (exhibit.process != exhibits[0].process) return true;
+    }
+    return false;
+  }
+
+  Mapping map_peer(const Exhibit& peer, const Descriptor& descriptor) const {
+    if (peer.process == process_identity()) {
+      const Mapping window = find_window(peer.offer);
+      if (!window) fail(ErrorCode::destroyed, "a thread took its window back before it was mapped");
+      return CudaPhysical::of(window, peer.length).map(wanted_.device);
+    }
+    if (!peer.fabric.empty()) {
+      FabricHandle handle{};
+      HEDDLE_CHECK(peer.fabric.size() == handle.size(), "a fabric handle has {} bytes, must be {}", peer.fabric.size(),
+                   handle.size());
+      std::copy(peer.fabric.begin(), peer.fabric.end(), handle.begin());
+      return CudaPhysical::import(handle, peer.length).map(wanted_.device);
+    }
+    if (!descriptor) return nullptr;  // on another host: far
+    return CudaPhysical::import(descriptor, peer.length).map(wanted_.device);
+  }
+
+  Bootstrap& bootstrap_;
+  const CudaWindows& wanted_;
+  std::chrono::nanoseconds deadline_;
+};
+
+void say(int rank, CudaPath failed, const std::string& why) {
+  if (rank != 0) return;
+  if (failed == CudaPath::fabric) log_info("GPU windows are not shared by fabric handle: {}", why);
+  else log_warn("GPU windows go to pinned host memory, which is slower: {}", why);
+}
+
+}  // namespace
+
+CudaMemory make_cuda_windows(Bootstrap& bootstrap, const CudaWindows& wanted, std::chrono::nanoseconds deadline,
+                             std::span<const int> members) {
+  const Membership membership =
+      agree_on_window(bootstrap, fmt::format("cuda, {}", name_of(wanted.path)), wanted.bytes, members);
+  const auto device = together(bootstrap, "cuda: take the GPU", [&] {
+    cuda_driver();
+    return std::make_unique<CudaDevice>(wanted.device);
+  });
+  std::string reason;
+  for (const CudaPath path : {CudaPath::fabric, CudaPath::descriptor, CudaPath::pinned}) {
+    if (wanted.path != CudaPath::automatic && wanted.path != path) continue;
+    try {
+      Windows windows = Attempt(bootstrap, wanted, deadline).run(path);
+      return {{membership.rank_of(bootstrap.rank()), wanted.bytes, membership.by_rank(std::move(windows))}, path, reason};
+    } catch (const Error& error) {
+      // All ranks are here with the same error, unless the group itself is broken; then the next step says so.
+      if (error.code() != ErrorCode::system || path == CudaPath::pinned || wanted.path == path) throw;
+      say(bootstrap.rank(), path, error.what());
+      reason += fmt::format("{}{}: {}", reason.empty() ? "" : "; ", name_of(path), error.what());
+    }
+  }
+  fail(ErrorCode::system, "no way to share GPU memory: {}", reason);
+}
+
+}  // namespace heddle

@@ -1,0 +1,43 @@
+// Windows in GPU memory, or in host memory that GPUs reach: what is there is tried best first, and all ranks take the same.
+//   fabric      GPU memory shared by fabric handle, also between hosts of one NVLink domain
+//   descriptor  GPU memory shared by file descriptor, between processes and threads of one host
+//   pinned      shared host memory mapped by every GPU: needs no access from GPU to GPU
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "memory/symmetric_memory.hpp"
+
+namespace heddle {
+
+enum class CudaPath : std::uint8_t { automatic, fabric, descriptor, pinned };
+
+constexpr const char* name_of(CudaPath path) {
+  constexpr const char* kNames[] = {"automatic", "fabric", "descriptor", "pinned"};
+  return kNames[static_cast<int>(path)];
+}
+
+struct CudaWindows {
+  std::size_t bytes = 0;
+  int device = 0;
+  CudaPath path = CudaPath::automatic;  // else this one or an error
+};
+
+struct CudaMemory {
+  SymmetricMemory memory;
+  CudaPath path;
+  std::string reason;  // why none of the better ones; empty for the best
+};
+
+/// Why this machine cannot run CUDA: nothing found, or too old (with what is needed and what was found). Empty: it can.
+std::string cuda_problem();
+
+/// Collective; the rules of symmetric_memory.hpp hold. Ranks are threads or processes, with a GPU each or sharing one.
+CudaMemory make_cuda_windows(Bootstrap&, const CudaWindows&, std::chrono::nanoseconds deadline,
+                             std::span<const int> members = {});
+
+}  // namespace heddle

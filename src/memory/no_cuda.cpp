@@ -1,0 +1,13 @@
+// A build without a CUDA compiler.
+#include "base/error.hpp"
+#include "memory/cuda_vmm.hpp"
+
+namespace heddle {
+
+std::string cuda_problem() { return "this build of heddle has no CUDA support; needed: a build with HEDDLE_CUDA=ON"; }
+
+CudaMemory make_cuda_windows(Bootstrap&, const CudaWindows&, std::chrono::nanoseconds, std::span<const int>) {
+  fail(ErrorCode::system, "{}", cuda_problem());
+}
+
+}  // namespace heddle
