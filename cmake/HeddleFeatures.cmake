@@ -59,6 +59,7 @@ endfunction()
 
 find_package(fmt REQUIRED)
 find_package(Threads REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)  # HMAC of the TCP bootstrap
 find_path(HEDDLE_ASIO_INCLUDE asio.hpp REQUIRED)
 # The Python module may travel to machines without libfmt.
 set(HEDDLE_FMT fmt::fmt)

@@ -34,8 +34,9 @@ struct TcpGroup {
   int size = 1;
   std::string host = "127.0.0.1";
   std::uint16_t port = 0;
-  std::string secret;      // empty: from HEDDLE_SECRET in the environment. Peers prove that they hold it, and rank 0 too.
-  TcpListener listener{};  // rank 0 only, instead of host and port: it listens already. Closed by the group.
+  std::string secret{};    // empty: from HEDDLE_SECRET in the environment. Peers prove that they hold it, and rank 0 too.
+  TcpListener listener{};  // instead of a port: one that listens already. Closed by the group, on every rank that passes
+                           // it: ranks forked after tcp_listen pass their copies.
   std::chrono::nanoseconds deadline = std::chrono::seconds(100);  // of each call, the joining included
 };
 
