@@ -1,7 +1,7 @@
 // Every rank gives a descriptor to every near rank: how shared memory, of the host or of a GPU, reaches its peers.
 #pragma once
 
-#include "memory/descriptor.hpp"
+#include "base/descriptor.hpp"
 
 #include <chrono>
 #include <vector>

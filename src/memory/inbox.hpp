@@ -2,9 +2,9 @@
 // after a kill; and since any process of the host may connect, whoever does must show our token in its one message.
 #pragma once
 
+#include "base/descriptor.hpp"
 #include "bootstrap/bootstrap.hpp"
 #include "bootstrap/token.hpp"
-#include "memory/descriptor.hpp"
 
 #include <cstdint>
 #include <optional>

@@ -1,7 +1,7 @@
 // Memory with a descriptor but no name: nothing in /dev/shm or /tmp, gone with its last holder however that ends.
 #pragma once
 
-#include "memory/descriptor.hpp"
+#include "base/descriptor.hpp"
 
 #include <cstddef>
 
