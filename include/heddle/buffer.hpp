@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 namespace heddle {
@@ -154,6 +155,14 @@ class Buffer {
   /// Repairs the buffer after a fault, for `members` (default: all ranks); every member must call it. Others are removed.
   void reset(std::vector<int> members = {});
 
+  /// Makes a call whose arguments the caller cannot hand over (it has no such type, say): the others raise Error{refused}
+  /// that names `argument`, and the next call works.
+  void refuse_dispatch(std::string_view argument);
+  void refuse_combine(std::string_view argument);
+
+  /// Ends the wait of the call in progress by Error{faulted}; reset() is needed then. From any thread or signal handler.
+  void interrupt();
+
   /// Local: peers that still wait for this rank get an error that says so. Idempotent.
   void destroy();
   bool is_destroyed() const;
@@ -165,7 +174,7 @@ class Buffer {
  private:
   friend struct BufferAccess;
   explicit Buffer(struct BufferParts);  // tests
-  std::unique_ptr<class Calls> calls_;
+  std::shared_ptr<class Calls> calls_;
 };
 
 }  // namespace heddle

@@ -1,4 +1,5 @@
-// How a buffer is built. All ranks must agree on all of it; construction checks that (docs/protocol.md, I13).
+// How a buffer is built. All ranks must agree on all but timeout and threads; construction checks that
+// (docs/protocol.md, I13).
 #pragma once
 
 #include <heddle/topology.hpp>

@@ -44,4 +44,11 @@ struct TcpGroup {
 /// have joined. Throws Error{timeout} that names who did not, Error{mismatch} for another secret, size or rank.
 std::unique_ptr<Bootstrap> tcp_store(const TcpGroup&);
 
+/// Takes this rank's bytes, returns every rank's, by rank. Lengths differ between ranks.
+using AllGather = std::function<std::vector<Bytes>(Bytes)>;
+
+/// Over the caller's own all-gather, such as a torch ProcessGroup's or an mpi4py communicator's; its deadline and its
+/// exceptions stay its own. What it returns is checked: Error{mismatch} if it is not one entry a rank, ours in our place.
+std::unique_ptr<Bootstrap> callable(int rank, int size, AllGather);
+
 }  // namespace heddle

@@ -41,10 +41,16 @@ TensorView Handle::status() const { return words(route->view.status, route->plan
 
 Buffer::Buffer(std::shared_ptr<Bootstrap> bootstrap, Config config)
     : Buffer(connect(*bootstrap, config)) {}
-Buffer::Buffer(BufferParts parts) : calls_(std::make_unique<Calls>(std::move(parts))) {}
-Buffer::~Buffer() = default;
+Buffer::Buffer(BufferParts parts) : calls_(std::make_shared<Calls>(std::move(parts))) {}
+Buffer::~Buffer() {
+  if (calls_) calls_->destroy();  // hooks may keep it alive for a moment
+}
 Buffer::Buffer(Buffer&&) noexcept = default;
-Buffer& Buffer::operator=(Buffer&&) noexcept = default;
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  if (this != &other && calls_) calls_->destroy();
+  calls_ = std::move(other.calls_);
+  return *this;
+}
 
 const Topology& Buffer::topology() const { return calls_->topology(); }
 const Config& Buffer::config() const { return calls_->config(); }
@@ -71,6 +77,9 @@ Split<Combined> Buffer::combine_send(const Handle& handle, const CombineInput& i
 void Buffer::mask(int rank) { calls_->mask(rank); }
 std::vector<int> Buffer::masked() const { return calls_->masked(); }
 void Buffer::reset(std::vector<int> members) { calls_->reset(members); }
+void Buffer::refuse_dispatch(std::string_view argument) { calls_->refuse(Kind::dispatch, argument); }
+void Buffer::refuse_combine(std::string_view argument) { calls_->refuse(Kind::combine, argument); }
+void Buffer::interrupt() { calls_->interrupt(); }
 void Buffer::destroy() { calls_->destroy(); }
 bool Buffer::is_destroyed() const { return calls_->is_destroyed(); }
 void Buffer::set_allocator(Allocate allocate) { calls_->set_allocator(std::move(allocate)); }

@@ -1,6 +1,8 @@
 #include "ops/calls.hpp"
 
 #include <atomic>
+#include <type_traits>
+#include <utility>
 
 #include "ops/combine_call.hpp"
 #include "ops/dispatch_call.hpp"
@@ -11,6 +13,12 @@
 namespace heddle {
 namespace {
 
+int first_of(const RankSet& ranks) {
+  int rank = 0;
+  while (rank < kMaxRanks && !ranks.has(rank)) ++rank;
+  return rank;
+}
+
 uint64_t next_id() {
   static std::atomic<uint64_t> last{0};
   return ++last;
@@ -20,6 +28,7 @@ ErrorCode error_of(FaultCode code) {
   switch (code) {
     case FaultCode::mismatch: return ErrorCode::mismatch;
     case FaultCode::peer_destroyed: return ErrorCode::destroyed;
+    case FaultCode::interrupted: return ErrorCode::faulted;
     default: return ErrorCode::timeout;
   }
 }
@@ -56,13 +65,33 @@ Plan Calls::plan_from_rank_map(const TensorView& map) {
   return PlanAccess::make(make_plan_data_from_map(*this, map));
 }
 
-/// I6: a send finds at most one call of its kind unreceived, whatever the hooks do.
-void Calls::receive_oldest(Kind kind, size_t keep) {
-  auto& queue = in_flight_[static_cast<size_t>(kind)];
-  while (queue.size() > keep) {
-    const std::shared_ptr<InFlight> oldest = queue.front();
-    queue.pop_front();
-    oldest->receive();
+void InFlight::run_receive() noexcept {
+  if (done_) return;
+  done_ = true;
+  try {
+    receive();
+  } catch (...) {
+    error_ = std::current_exception();
+  }
+}
+
+void InFlight::complete() {
+  run_receive();
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void InFlight::drop(std::string why) {
+  if (done_) return;
+  done_ = true;
+  error_ = std::make_exception_ptr(Error(ErrorCode::faulted, why));
+}
+
+void Calls::drop_in_flight(const char* why) {
+  for (auto& lanes : in_flight_) {
+    for (auto& call : lanes) {
+      if (call) call->drop(why);
+      call.reset();
+    }
   }
 }
 
@@ -84,50 +113,73 @@ void Calls::run_refused(Kind kind, const Refusal& refusal) {
   if (!ok) raise_fault();
 }
 
-template <class Make>
-auto Calls::start(Kind kind, size_t in_flight, const Make& make) {
+void Calls::begin(Kind kind) {
   check_usable();
-  receive_oldest(kind, in_flight);
+  store_release(&ledger_->interrupted, 0);  // meant for the call before
+  auto& lanes = in_flight_[static_cast<size_t>(kind)];
+  const auto before = std::exchange(lanes[sent_[static_cast<size_t>(kind)]++ % kLanes], nullptr);
+  if (!before || !before->is_open()) return;
+  before->run_receive();
+  check_usable();
+}
+
+void Calls::refuse(Kind kind, std::string_view argument) {
+  const std::lock_guard lock(mutex_);
+  begin(kind);
+  run_refused(kind, refusal_of({argument}));
+}
+
+template <class Make>
+auto Calls::start(Kind kind, const Make& make) {
+  begin(kind);
+  std::exception_ptr reason;
+  Refusal refusal;
   try {
     auto call = make();
     call->send();
     return call;
   } catch (const BadArgument& bad) {
-    const BadArgument kept = bad;
-    run_refused(kind, kept.refusal);
-    throw kept;
+    reason = std::current_exception();
+    refusal = bad.refusal;
+  } catch (...) {
+    if (ledger_->is_faulted()) throw;  // the send's own: nothing more can be said to the others
+    reason = std::current_exception();
+    refusal = refusal_of({"memory"});  // an allocator's, say
   }
+  run_refused(kind, refusal);
+  std::rethrow_exception(reason);
 }
 
 template <class Call>
-auto Calls::split(Kind kind, std::shared_ptr<Call> call) {
-  auto& queue = in_flight_[static_cast<size_t>(kind)];
-  queue.push_back(call);
-  const auto receive = [this, call, kind] {
-    const std::lock_guard lock(mutex_);
-    auto& pending = in_flight_[static_cast<size_t>(kind)];
-    for (auto it = pending.begin(); it != pending.end(); ++it) {
-      if (it->get() != call.get()) continue;
-      pending.erase(it);
-      check_usable();
-      return call->receive();
-    }
+auto Calls::in_flight(Kind kind, const std::shared_ptr<Call>& call) {
+  const size_t lane = (sent_[static_cast<size_t>(kind)] - 1) % kLanes;
+  in_flight_[static_cast<size_t>(kind)][lane] = call;
+  using Result = std::remove_cvref_t<decltype(call->result())>;
+  return Split<Result>{.result = {call, &call->result()}, .receive = hook_of(call)};
+}
+
+std::function<void()> Calls::hook_of(std::shared_ptr<InFlight> call) {
+  return [weak = weak_from_this(), call] {
+    const auto self = weak.lock();
+    if (!self) fail(ErrorCode::destroyed, "the buffer of this call is gone");
+    const std::lock_guard lock(self->mutex_);
+    if (call->is_open()) store_release(&self->ledger_->interrupted, 0);
+    call->complete();
   };
-  return receive;
 }
 
 Received Calls::dispatch(const Plan& plan, const DispatchInput& input, const DispatchOptions& options) {
   const std::lock_guard lock(mutex_);
-  const auto call = start(Kind::dispatch, 1, [&] {
+  const auto call = start(Kind::dispatch, [&] {
     return std::make_shared<DispatchCall>(*this, PlanAccess::data(plan), input, options, Use::first);
   });
-  call->receive();
+  call->complete();
   return call->result();
 }
 
 Received Calls::dispatch_again(const Handle& handle, const DispatchInput& input, const DispatchOptions& options) {
   const std::lock_guard lock(mutex_);
-  const auto call = start(Kind::dispatch, 1, [&] {
+  const auto call = start(Kind::dispatch, [&] {
     const Route& route = checked_route("dispatch", handle);
     DispatchOptions same = options;
     same.layout = route.layout;
@@ -135,33 +187,33 @@ Received Calls::dispatch_again(const Handle& handle, const DispatchInput& input,
     same.max_tokens = route.max_tokens;
     return std::make_shared<DispatchCall>(*this, route.plan, input, same, Use::again);
   });
-  call->receive();
+  call->complete();
   return call->result();
 }
 
 Split<Received> Calls::dispatch_send(const Plan& plan, const DispatchInput& input, const DispatchOptions& options) {
   const std::lock_guard lock(mutex_);
-  const auto call = start(Kind::dispatch, 1, [&] {
+  const auto call = start(Kind::dispatch, [&] {
     return std::make_shared<DispatchCall>(*this, PlanAccess::data(plan), input, options, Use::split);
   });
-  return {.result = {call, &call->result()}, .receive = split(Kind::dispatch, call)};
+  return in_flight(Kind::dispatch, call);
 }
 
 Combined Calls::combine(const Handle& handle, const CombineInput& input, const CombineOptions& options) {
   const std::lock_guard lock(mutex_);
-  const auto call = start(Kind::combine, 1, [&] {
+  const auto call = start(Kind::combine, [&] {
     return std::make_shared<CombineCall>(*this, handle, input, options, false);
   });
-  call->receive();
+  call->complete();
   return call->result();
 }
 
 Split<Combined> Calls::combine_send(const Handle& handle, const CombineInput& input, const CombineOptions& options) {
   const std::lock_guard lock(mutex_);
-  const auto call = start(Kind::combine, 1, [&] {
+  const auto call = start(Kind::combine, [&] {
     return std::make_shared<CombineCall>(*this, handle, input, options, true);
   });
-  return {.result = {call, &call->result()}, .receive = split(Kind::combine, call)};
+  return in_flight(Kind::combine, call);
 }
 
 const Route& Calls::checked_route(const char* operation, const Handle& handle) const {
@@ -188,8 +240,9 @@ void Calls::raise_fault() {
 void Calls::raise_refusal(Kind kind, const CallState& state) {
   if (state.refused_by < 0) return;
   const Refusal& refusal = state.refusal;
-  fail(ErrorCode::refused, "{} (call {}): rank {} refused its arguments: {} = {}, legal: {}", name_of(kind),
-       state.seq, state.refused_by, refusal.argument, refusal.value, refusal.limit);
+  const bool says_values = refusal.value != refusal.limit;
+  fail(ErrorCode::refused, "{} (call {}): rank {} refused its arguments: {}{}", name_of(kind), state.seq, state.refused_by,
+       refusal.argument, says_values ? fmt::format(" = {}, legal: {}", refusal.value, refusal.limit) : "");
 }
 
 void Calls::mask(int rank) {
@@ -220,7 +273,7 @@ void Calls::reset(const std::vector<int>& members) {
   }
   for (int rank = 0; members.empty() && rank < parts_.topo.world; ++rank) set.add(rank);
   HEDDLE_CHECK(set.has(parts_.topo.rank), "reset: members do not hold the own rank {}", parts_.topo.rank);
-  for (auto& queue : in_flight_) queue.clear();
+  drop_in_flight("the call was dropped by reset() before it was received");
   backend().drain();
   RankSet missing;
   if (!backend().reset(ctx_, set, missing)) {
@@ -228,10 +281,13 @@ void Calls::reset(const std::vector<int>& members) {
     for (int rank = 0; rank < parts_.topo.world; ++rank) {
       if (missing.has(rank)) names += fmt::format("{}{}", names.empty() ? "" : ", ", rank);
     }
-    fail(ErrorCode::timeout, "reset: rank {} did not come within {} s; call reset() again, without the ranks that are gone",
-         names, static_cast<double>(ctx_.timeout_ns) * 1e-9);
+    first_fault_ = fmt::format("reset: rank {} did not come within {} s; call reset() again, without the ranks that are gone",
+                               names, static_cast<double>(ctx_.timeout_ns) * 1e-9);
+    claim_fault(ctx_, {.code = FaultCode::timeout, .awaited = Awaited::reset, .peer = first_of(missing)});
+    throw Error(ErrorCode::timeout, first_fault_);
   }
   ++metrics_.resets;
+  sent_ = {};
   first_fault_.clear();
   if (members.empty()) quarantine_.clear();
 }
@@ -240,7 +296,7 @@ void Calls::destroy() {
   const std::lock_guard lock(mutex_);
   if (destroyed_) return;
   destroyed_ = true;
-  for (auto& queue : in_flight_) queue.clear();
+  drop_in_flight("the buffer was destroyed before the call was received");
   backend().drain();
   backend().announce_destroyed(ctx_);
   backend().drain();

@@ -4,7 +4,7 @@
 #include <heddle/buffer.hpp>
 
 #include <array>
-#include <deque>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -34,14 +34,26 @@ struct BufferParts {
   std::function<std::optional<HeapBlock>(int64_t bytes)> heap;  // with in_place: nothing = staged
 };
 
-/// A call in flight: sent, its receive to come.
+/// A call that was sent. Its receive runs once, by its hook or by a later send that needs its lane; what that throws is the
+/// hook's to raise, not the later send's.
 class InFlight {
  public:
   virtual ~InFlight() = default;
-  virtual void receive() = 0;  // throws the call's fault
+
+  void run_receive() noexcept;
+  /// Runs the receive if it has not run, and throws what it threw.
+  void complete();
+  void drop(std::string why);  // it will not be received; complete() throws Error{faulted} with the reason
+  bool is_open() const { return !done_; }
+
+ private:
+  virtual void receive() = 0;  // throws the call's fault or refusal
+
+  bool done_ = false;
+  std::exception_ptr error_;
 };
 
-class Calls {
+class Calls : public std::enable_shared_from_this<Calls> {
  public:
   explicit Calls(BufferParts);
   ~Calls();
@@ -57,6 +69,8 @@ class Calls {
   void mask(int rank);
   std::vector<int> masked() const;
   void reset(const std::vector<int>& members);
+  void refuse(Kind, std::string_view argument);
+  void interrupt() { store_release(&ledger_->interrupted, 1); }
   void destroy();
 
   // For the calls themselves; the lock is held.
@@ -83,14 +97,17 @@ class Calls {
 
  private:
   void check_usable() const;
-  void receive_oldest(Kind, size_t keep);
+  /// What every call does first: its lane's call before it is received (I6).
+  void begin(Kind);
+  void drop_in_flight(const char* why);
   /// Makes the call that the others make, with nothing in it but the reason (I7).
   void run_refused(Kind, const Refusal&);
   /// Makes a call by `make`, which may throw BadArgument, and sends it.
   template <class Make>
-  auto start(Kind, size_t in_flight, const Make& make);
+  auto start(Kind, const Make& make);
   template <class Call>
-  auto split(Kind, std::shared_ptr<Call>);
+  auto in_flight(Kind, const std::shared_ptr<Call>&);
+  std::function<void()> hook_of(std::shared_ptr<InFlight>);
 
   BufferParts parts_;
   std::unique_ptr<Ledger> ledger_;
@@ -99,7 +116,8 @@ class Calls {
   Metrics metrics_;
   uint64_t id_ = 0;
   mutable std::mutex mutex_;
-  std::array<std::deque<std::shared_ptr<InFlight>>, kKinds> in_flight_;
+  std::array<uint64_t, kKinds> sent_ = {};  // calls since the last reset; their lanes alternate
+  std::array<std::array<std::shared_ptr<InFlight>, kLanes>, kKinds> in_flight_;  // the last split call of each lane
   std::vector<std::shared_ptr<void>> quarantine_;
   std::string first_fault_;
   bool destroyed_ = false;

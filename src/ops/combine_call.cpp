@@ -186,8 +186,6 @@ void CombineCall::send() {
 }
 
 void CombineCall::receive() {
-  if (received_) return;
-  received_ = true;
   Backend& backend = calls_.backend();
   if (!backend.combine_headers(args_) || !backend.combine_receive(args_)) calls_.raise_fault();
   calls_.raise_refusal(Kind::combine, *args_.call.state);

@@ -13,10 +13,10 @@ class CombineCall : public InFlight {
   CombineCall(Calls&, const Handle&, const CombineInput&, const CombineOptions&, bool split);
 
   void send();
-  void receive() override;
   const Combined& result() const { return result_; }
 
  private:
+  void receive() override;
   void check_x() const;
   void check_bias(const TensorView&, const char* name, DType out) const;
   void check_weights() const;
@@ -38,7 +38,6 @@ class CombineCall : public InFlight {
   std::vector<uint8_t> status_;
   CombineArgs args_;
   Combined result_;
-  bool received_ = false;
   uint64_t started_ = 0;
 };
 

@@ -104,8 +104,7 @@ void DispatchCall::check_options() const {
   require(max_tokens_ == 0 || plan.tokens <= max_tokens_, {"tokens", plan.tokens, max_tokens_},
           "dispatch: {} tokens, at most max_tokens = {} (raise max_tokens of the buffer or the call)", plan.tokens,
           max_tokens_);
-  const bool needs_max = fixed_ && (options_.capacity < 0 || options_.layout == Layout::slab);
-  require(!needs_max || max_tokens_ > 0, {"max_tokens", 0, 1},
+  require(!fixed_ || max_tokens_ > 0, {"max_tokens", 0, 1},
           "dispatch: fixed-size outputs, slabs and split calls need max_tokens, of the buffer or the call");
   require(options_.capacity < 0 || options_.layout != Layout::slab, {"capacity", options_.capacity, -1},
           "dispatch: capacity = {}, legal with a slab: none", options_.capacity);
@@ -285,19 +284,29 @@ void DispatchCall::take_outputs(int64_t received, int64_t rows) {
   out.row_token = result_.row_token.data<int32_t>();
 }
 
+/// Peers have sent already: without memory for the rows, receive and drop them, so that the buffer stays usable.
+void DispatchCall::take_exact_outputs(int64_t received, int64_t rows) {
+  try {
+    take_outputs(received, rows);
+  } catch (...) {
+    args_.route.capacity = args_.out.rows = 0;
+    args_.offer = {};
+    if (!calls_.backend().dispatch_receive(args_)) calls_.raise_fault();
+    throw;
+  }
+}
+
 void DispatchCall::send() {
   if (!calls_.backend().dispatch_send(args_)) calls_.raise_fault();
 }
 
 void DispatchCall::receive() {
-  if (received_) return;
-  received_ = true;
   if (!calls_.backend().dispatch_headers(args_)) calls_.raise_fault();
   if (!fixed_) {
     const Topology& topo = calls_.topology();
     const int64_t received = route_->view.recv_offset[topo.world];
     const bool token_major = options_.layout == Layout::token_major;
-    take_outputs(received, token_major ? received : args_.out.expert_offsets[topo.num_local(topo.rank)]);
+    take_exact_outputs(received, token_major ? received : args_.out.expert_offsets[topo.num_local(topo.rank)]);
   }
   if (!calls_.backend().dispatch_receive(args_)) {
     if (args_.offer.is_set) calls_.keep_until_reset(result_.x.owner);

@@ -15,10 +15,10 @@ class DispatchCall : public InFlight {
   DispatchCall(Calls&, std::shared_ptr<const PlanData>, const DispatchInput&, const DispatchOptions&, Use);
 
   void send();
-  void receive() override;
   const Received& result() const { return result_; }
 
  private:
+  void receive() override;
   void check_plan() const;
   void check_x() const;
   void check_scales() const;
@@ -31,6 +31,7 @@ class DispatchCall : public InFlight {
 
   void take_tables();
   void take_outputs(int64_t received, int64_t rows);
+  void take_exact_outputs(int64_t received, int64_t rows);
   Tensor make_x(int64_t rows);
   void take_scales(int64_t rows);
   Tensor make(DType, std::vector<int64_t> shape);
@@ -47,7 +48,6 @@ class DispatchCall : public InFlight {
   DispatchArgs args_;
   Received result_;
   Tensor num_dropped_;
-  bool received_ = false;
   uint64_t started_ = 0;
 };
 

@@ -50,7 +50,9 @@ const char* name_of(Kind kind) { return kind == Kind::dispatch ? "dispatch" : "c
 
 int find_culprit(Backend& backend, const Context& ctx) {
   const Fault& own = ctx.ledger->fault;
-  if (own.code == FaultCode::unreceived || own.code == FaultCode::peer_destroyed) return own.peer;
+  if (own.code == FaultCode::unreceived || own.code == FaultCode::peer_destroyed || own.code == FaultCode::interrupted) {
+    return own.peer;
+  }
   const uint64_t deadline = backend.now() + ctx.timeout_ns;
   for (int attempt = 0; !all_reported(backend, ctx) && backend.now() < deadline; ++attempt) backend.relax(attempt);
 
@@ -94,6 +96,8 @@ std::string describe_fault(const Context& ctx, int culprit) {
       return fmt::format("{}: rank {} has destroyed its buffer ({})", call, fault.peer, counter);
     case FaultCode::unreceived:
       return fmt::format("{}: the call before it in its lane (call {}) was not received", call, fault.seen);
+    case FaultCode::interrupted:
+      return fmt::format("{}: interrupted while it waited for rank {} ({})", call, fault.peer, counter);
     case FaultCode::none: break;
   }
   return call + ": no fault";

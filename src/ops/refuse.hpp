@@ -21,13 +21,17 @@ struct Argument {
   int64_t limit = 0;
 };
 
-template <class... Args>
-void require(bool ok, const Argument& argument, fmt::format_string<Args...> format, Args&&... args) {
-  if (ok) return;
+inline Refusal refusal_of(const Argument& argument) {
   Refusal refusal{.code = static_cast<uint32_t>(ErrorCode::usage) + 1, .value = argument.value,
                   .limit = argument.limit};
   argument.name.copy(refusal.argument, sizeof(refusal.argument) - 1);
-  throw BadArgument(fmt::format(format, std::forward<Args>(args)...), refusal);
+  return refusal;
+}
+
+template <class... Args>
+void require(bool ok, const Argument& argument, fmt::format_string<Args...> format, Args&&... args) {
+  if (ok) return;
+  throw BadArgument(fmt::format(format, std::forward<Args>(args)...), refusal_of(argument));
 }
 
 }  // namespace heddle

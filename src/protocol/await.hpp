@@ -28,6 +28,7 @@ HEDDLE_HD inline bool a_peer_faulted(const std::byte* window, const Context& ctx
 template <class Port>
 HEDDLE_HD FaultCode look_out(Port& port, const Context& ctx, const Wait& wait) {
   const Cells& cells = cells_of(port.local(), ctx, wait.peer);
+  if (load_acquire(&ctx.ledger->interrupted) != 0) return FaultCode::interrupted;
   if (load_acquire(&cells.destroyed) != 0) return FaultCode::peer_destroyed;
   if (a_peer_faulted(port.local(), ctx)) return FaultCode::peer_fault;
   if (port.now() > wait.deadline) return FaultCode::timeout;
@@ -56,7 +57,7 @@ HEDDLE_HD Arrival await(Port& port, const Call& call, const Wait& wait, Probe pr
     const FaultCode reason = look_out(port, ctx, wait);
     // What the peer sent before it went away counts: look again after the sign, not before.
     if (reason != FaultCode::none && load_acquire(counter) < wait.wanted) {
-      if (ctx.mask_late_peers && reason != FaultCode::peer_fault) {
+      if (ctx.mask_late_peers && reason != FaultCode::peer_fault && reason != FaultCode::interrupted) {
         close_pair(port, ctx, wait.peer);
         return Arrival::masked;
       }

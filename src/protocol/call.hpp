@@ -59,7 +59,7 @@ HEDDLE_HD inline void begin(const Call& call) {
     state.rows_before[peer] = ledger.rows_seen[kind][lane][peer];
     state.count[peer] = state.tokens[peer] = 0;
     state.rounds[peer] = state.rounds_to[peer] = 0;
-    state.refused[peer] = state.offers[peer] = state.direct_from[peer] = state.direct_to[peer] = 0;
+    state.refused[peer] = state.counted[peer] = state.offers[peer] = state.direct_from[peer] = state.direct_to[peer] = 0;
     const bool open = ledger.is_open(peer);
     state.status[peer] = static_cast<uint8_t>(open ? SourceStatus::arrived : SourceStatus::masked);
   }
@@ -203,19 +203,20 @@ HEDDLE_HD void await_header(Port& port, const Call& call, int source, uint64_t d
   const std::byte* window = port.local();
   const Wait wait{.peer = source, .awaited = Awaited::header, .wanted = state.headers_wanted, .deadline = deadline};
   const Arrival arrival = await(port, call, wait, [&] { return finds_header_elsewhere(window, call, source); });
-  if (arrival == Arrival::here) accept_header(call, source, header_from(window, call, source));
-  if (arrival == Arrival::here && header_from(window, call, source).mask.has(call.ctx.topo.rank)) {
-    close_pair(port, call.ctx, source);
-    state.status[source] = static_cast<uint8_t>(SourceStatus::masked);
+  if (arrival == Arrival::here && !header_from(window, call, source).mask.has(call.ctx.topo.rank)) {
+    return accept_header(call, source, header_from(window, call, source));
   }
-  if (arrival == Arrival::masked) state.status[source] = static_cast<uint8_t>(SourceStatus::masked);
+  if (arrival == Arrival::here) close_pair(port, call.ctx, source);
+  if (arrival != Arrival::fault) state.status[source] = static_cast<uint8_t>(SourceStatus::masked);
 }
 
-/// The lowest rank that refused is the one every rank names.
-HEDDLE_HD inline void note_refusal(const std::byte* window, const Call& call) {
+/// Who counts in this call. The lowest rank that refused is the one every rank names.
+HEDDLE_HD inline void note_sources(const std::byte* window, const Call& call) {
   CallState& state = *call.state;
-  for (int source = 0; source < call.ctx.topo.world && state.refused_by < 0; ++source) {
-    if (!is_live(state, source) || !state.refused[source]) continue;
+  for (int source = 0; source < call.ctx.topo.world; ++source) {
+    if (!is_live(state, source)) continue;
+    state.counted[source] = !state.refused[source];
+    if (state.counted[source] || state.refused_by >= 0) continue;
     state.refused_by = source;
     state.refusal = header_from(window, call, source).refusal;
   }
@@ -229,7 +230,7 @@ HEDDLE_HD bool read_headers(const Coop& coop, Port& port, const Call& call) {
     await_header(port, call, static_cast<int>(source), deadline);
   });
   if (!settle(coop, call.ctx)) return false;
-  if (is_leader(coop)) note_refusal(port.local(), call);
+  if (is_leader(coop)) note_sources(port.local(), call);
   coop.sync();
   return true;
 }

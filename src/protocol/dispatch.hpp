@@ -38,7 +38,7 @@ class Dispatch {
   }
 
   HEDDLE_HD bool receive() {
-    if (offers_rows(call_.ctx, call_.shape) && !exchange_offers(coop_, port_, a_)) return false;
+    if (rows_wait_for_offers() && !exchange_offers(coop_, port_, a_)) return false;
     if (is_refused()) {
       if (!discard_rows(coop_, port_, call_)) return false;
       close_call(coop_, call_);
@@ -152,7 +152,7 @@ class Dispatch {
   // --- where rows will lie ---
 
   HEDDLE_HD uint32_t table_count(int source, int column) const {
-    if (!is_live(state_, source) || state_.refused[source]) return 0;
+    if (!state_.counted[source]) return 0;
     return table_from(port_.local(), call_, source)[column];
   }
 
@@ -160,9 +160,9 @@ class Dispatch {
     const RouteView& route = a_.route;
     route.recv_offset[0] = 0;
     for (int source = 0; source < topo_.world; ++source) {
-      const bool live = is_live(state_, source);
-      route.recv_offset[source + 1] = route.recv_offset[source] + (live ? state_.count[source] : 0);
-      route.source_tokens[source] = live ? state_.tokens[source] : 0;
+      const bool counted = state_.counted[source] != 0;
+      route.recv_offset[source + 1] = route.recv_offset[source] + (counted ? state_.count[source] : 0);
+      route.source_tokens[source] = counted ? state_.tokens[source] : 0;
     }
     if (is_grouped()) return;
     for (int expert = 0; expert < topo_.num_local(topo_.rank); ++expert) {
@@ -225,7 +225,6 @@ class Dispatch {
   }
 
   HEDDLE_HD void zero_gaps(int64_t filled) const {
-    const int64_t bytes = call_.shape.payload_bytes;
     const int groups = is_grouped() ? topo_.num_local(topo_.rank) : 0;
     deal(coop_, 0, a_.out.rows, [&](long row) {
       bool gap = row >= filled;
@@ -234,10 +233,7 @@ class Dispatch {
         gap = row < start || row >= start + a_.out.counts[expert];
       }
       if (!gap) return;
-      zero_bytes(coop_, a_.out.x + row * bytes, static_cast<size_t>(bytes));
-      if (a_.out.scales.words == nullptr) return;
-      const Strided<uint32_t> scales{a_.out.scales.row(row), a_.out.scales.col_stride};
-      for (int i = coop_.lane(); i < call_.shape.scale_words; i += coop_.lanes()) scales.words[i * scales.stride] = 0;
+      clear_row(coop_, a_, row);
     });
   }
 
@@ -295,13 +291,27 @@ class Dispatch {
   HEDDLE_HD void drop_masked_rows() const {
     for (int source = 0; source < topo_.world; ++source) {
       if (is_leader(coop_)) a_.route.status[source] = state_.status[source];
-      if (is_live(state_, source) || state_.count[source] == 0) continue;
+      if (is_live(state_, source) || !state_.counted[source]) continue;
       const int64_t first = a_.route.recv_offset[source];
       deal(coop_, 0, state_.count[source], [&](long i) { drop_row(coop_, a_, first + i); });
-      if (!is_grouped()) continue;
-      deal(coop_, 0, a_.out.rows, [&](long row) {
-        if (a_.out.row_source[row] == source) clear_row(coop_, a_, row);
-      });
+      if (is_grouped()) clear_group_rows(source);
+      else if (is_leader(coop_)) uncount_pairs(source);
+    }
+  }
+
+  /// Its places in the groups stay, empty.
+  HEDDLE_HD void clear_group_rows(int source) const {
+    for (int expert = 0; expert < topo_.num_local(topo_.rank); ++expert) {
+      const int64_t start = a_.route.expert_row[expert * topo_.world + source];
+      const int64_t end = start + table_count(source, topo_.first_expert(topo_.rank) + expert);
+      deal(coop_, start, end < a_.out.rows ? end : a_.out.rows, [&](long row) { clear_row(coop_, a_, row); });
+    }
+  }
+
+  HEDDLE_HD void uncount_pairs(int source) const {
+    for (int expert = 0; expert < topo_.num_local(topo_.rank); ++expert) {
+      a_.out.counts[expert] -=
+          static_cast<int32_t>(table_count(source, topo_.world + topo_.first_expert(topo_.rank) + expert));
     }
   }
 
@@ -310,7 +320,8 @@ class Dispatch {
     coop_.sync();
     if (!is_leader(coop_) || num_dropped() == 0) return;
     const int64_t topk = call_.shape.topk;
-    const int64_t received = is_grouped() ? 0 : a_.route.recv_offset[topo_.world];
+    const int64_t known = is_grouped() ? 0 : a_.route.recv_offset[topo_.world];
+    const int64_t received = known < a_.route.capacity ? known : a_.route.capacity;
     for (int64_t i = a_.out.rows * topk; i < received * topk; ++i) {
       if (a_.route.recv_ids[i] >= 0) --a_.out.counts[a_.route.recv_ids[i]];
     }

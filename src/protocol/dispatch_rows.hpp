@@ -154,6 +154,21 @@ struct RowReader {
   }
 };
 
+/// Leaves nothing in a row of the output.
+template <class Coop>
+HEDDLE_HD void clear_row(const Coop& coop, const DispatchArgs& args, int64_t row) {
+  const OutputView& out = args.out;
+  const auto bytes = static_cast<size_t>(args.call.shape.payload_bytes);
+  zero_bytes(coop, out.x + row * args.call.shape.payload_bytes, bytes);
+  for (int i = coop.lane(); i < args.call.shape.scale_words; i += coop.lanes()) {
+    out.scales.row(row)[i * out.scales.col_stride] = 0;
+  }
+  if (coop.lane() != 0) return;
+  if (out.row_weights != nullptr) out.row_weights[row] = 0.0f;
+  if (out.row_source != nullptr) out.row_source[row] = -1;
+  if (out.row_token != nullptr) out.row_token[row] = -1;
+}
+
 /// Takes back what was placed of the i-th received row, whose source was masked meanwhile.
 template <class Coop>
 HEDDLE_HD void drop_row(const Coop& coop, const DispatchArgs& args, int64_t i) {
@@ -168,21 +183,7 @@ HEDDLE_HD void drop_row(const Coop& coop, const DispatchArgs& args, int64_t i) {
     if (token_major && i < args.out.rows && args.out.weights != nullptr) args.out.weights[i * topk + k] = 0.0f;
   }
   if (coop.lane() == 0) args.route.recv_token[i] = -1;
-  if (!token_major || i >= args.out.rows) return;
-  zero_bytes(coop, args.out.x + i * args.call.shape.payload_bytes, static_cast<size_t>(args.call.shape.payload_bytes));
-  if (coop.lane() == 0 && args.out.row_source != nullptr) args.out.row_source[i] = -1;
-}
-
-/// The same for a row of a grouped layout.
-template <class Coop>
-HEDDLE_HD void clear_row(const Coop& coop, const DispatchArgs& args, int64_t row) {
-  zero_bytes(coop, args.out.x + row * args.call.shape.payload_bytes,
-             static_cast<size_t>(args.call.shape.payload_bytes));
-  coop.worker_sync();
-  if (coop.lane() != 0) return;
-  args.out.row_weights[row] = 0.0f;
-  args.out.row_source[row] = -1;
-  args.out.row_token[row] = -1;
+  if (token_major && i < args.out.rows) clear_row(coop, args, i);
 }
 
 }  // namespace heddle

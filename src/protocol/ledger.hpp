@@ -17,7 +17,8 @@ enum class FaultCode : uint32_t {
   mismatch,        // the peer makes another call, or the same with other arguments
   peer_fault,      // a peer left the call by fault
   peer_destroyed,  // a peer destroyed its buffer
-  unreceived       // a send finds its lane's previous call not received (I6)
+  unreceived,      // a send finds its lane's previous call not received (I6)
+  interrupted      // this rank's host broke the wait off
 };
 
 enum class Awaited : uint32_t { credit, header, rows, offer, reset };
@@ -49,6 +50,7 @@ struct Ledger {
   uint64_t mask[kMaxRanks] = {};   // a Mask; atomic
   uint64_t told[kMaxRanks] = {};   // what this rank's reset counter at the peer shows; never cleared
   uint64_t fault_claimed = 0;      // atomic; the first fault of a call is kept
+  uint64_t interrupted = 0;        // atomic; the host wants the call in progress to end
   Fault fault;
 
   HEDDLE_HD bool is_open(int peer) const { return load_acquire(&mask[peer]) == static_cast<uint64_t>(Mask::open); }
@@ -73,6 +75,7 @@ struct CallState {
   int32_t tokens[kMaxRanks] = {};  // of the source's batch
   uint8_t status[kMaxRanks] = {};  // a SourceStatus
   uint8_t refused[kMaxRanks] = {};
+  uint8_t counted[kMaxRanks] = {};  // it had arrived, unmasked and unrefused, when rows were laid out: a later mask moves none
   uint8_t offers[kMaxRanks] = {};      // the source takes part in offers in this call
   uint8_t direct_from[kMaxRanks] = {};  // its rows come straight into the output
   uint8_t direct_to[kMaxRanks] = {};

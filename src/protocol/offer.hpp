@@ -31,7 +31,7 @@ HEDDLE_HD inline bool all_agree_on_members(const std::byte* window, const Call& 
 }
 
 HEDDLE_HD inline bool may_offer(const std::byte* window, const DispatchArgs& args, int source) {
-  if (!args.offer.is_set || args.call.refusal.is_set() || !all_agree_on_members(window, args.call)) return false;
+  if (!args.offer.is_set || !all_agree_on_members(window, args.call)) return false;
   const int world = args.call.ctx.topo.world;
   const int64_t needed = args.call.shape.layout == Layout::token_major
                              ? args.route.recv_offset[world]
@@ -76,7 +76,7 @@ HEDDLE_HD void take_offer(Port& port, const DispatchArgs& args, int receiver, ui
   ++seen;
   const Offer& offer = cells_of(port.local(), call.ctx, receiver).offer[state.lane];
   const bool agrees = offer.seq == state.seq && offer.incarnation == call.ctx.ledger->incarnation &&
-                      (call.refusal.is_set() || offer.hash == call.shape.hash());
+                      offer.hash == call.shape.hash();
   if (!agrees) return claim_mismatch(call, receiver, header_from(port.local(), call, receiver));
   if (offer.direct == 0) return;
   state.direct_to[receiver] = 1;
@@ -91,6 +91,7 @@ HEDDLE_HD bool exchange_offers(const Coop& coop, Port& port, const DispatchArgs&
   const int world = args.call.ctx.topo.world;
   const uint64_t deadline = port.now() + args.call.ctx.timeout_ns;
   deal_lanes(coop, 0, world, [&](long source) { put_offer(port, args, static_cast<int>(source)); });
+  coop.sync();  // an offer rests on who has arrived; what follows may mask peers
   deal_lanes(coop, 0, world, [&](long peer) { take_offer(port, args, static_cast<int>(peer), deadline); });
   if (!settle(coop, args.call.ctx)) return false;
   find_send_rows(coop, port.local(), args);
@@ -102,9 +103,8 @@ template <class Coop>
 HEDDLE_HD void find_send_rows(const Coop& coop, const std::byte* window, const DispatchArgs& args) {
   const Topology& topo = args.call.ctx.topo;
   const CallState& state = *args.call.state;
-  if (args.call.refusal.is_set()) return;
   const auto count = [&](int source, int column) -> int64_t {
-    if (!is_live(state, source) || state.refused[source]) return 0;
+    if (!state.counted[source]) return 0;
     return table_from(window, args.call, source)[column];
   };
   deal_lanes(coop, 0, topo.world, [&](long receiver) {

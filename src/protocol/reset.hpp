@@ -1,9 +1,8 @@
-// The only resync (I11): members stop, meet, clear what is theirs, and meet again. By one host thread; the rank's own
-// kernels have ended and its own puts have landed.
+// The only resync (I11): members stop, meet, clear what is theirs, and meet again. By one thread; the rank's own kernels have
+// ended and its own puts have landed.
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 #include "protocol/context.hpp"
 
@@ -12,7 +11,7 @@ namespace heddle {
 /// Brings this rank's reset counter at each member to 2 x incarnation + phase, and waits for theirs. The counters are
 /// absolute and never cleared, so a meeting that was broken off can be held again. False: `missing` did not come.
 template <class Port>
-bool meet(Port& port, const Context& ctx, const RankSet& members, uint64_t total, RankSet& missing) {
+HEDDLE_HD bool meet(Port& port, const Context& ctx, const RankSet& members, uint64_t total, RankSet& missing) {
   Ledger& ledger = *ctx.ledger;
   const int64_t counter = static_cast<int64_t>(offsetof(Cells, reset));
   for (int peer = 0; peer < ctx.topo.world; ++peer) {
@@ -37,36 +36,51 @@ bool meet(Port& port, const Context& ctx, const RankSet& members, uint64_t total
 }
 
 /// Clears what peers wrote in this rank's control region, but for the reset counters.
-inline void clear_cells(std::byte* window, const Context& ctx) {
+HEDDLE_HD inline void clear_cells(std::byte* window, const Context& ctx) {
   for (int source = 0; source < ctx.topo.world; ++source) {
     auto& cells = *reinterpret_cast<Cells*>(window + ctx.window.cells(source));
     for (uint64_t* word = &cells.headers[0][0]; word != &cells.reset; ++word) store_relaxed(word, 0);
   }
 }
 
-inline void clear_ledger(const Context& ctx, const RankSet& members) {
-  Ledger& old = *ctx.ledger;
-  Ledger fresh;
-  fresh.incarnation = fresh.cleared = old.incarnation + 1;
-  std::memcpy(fresh.told, old.told, sizeof(fresh.told));
+/// All but what the reset counters at the peers show. Word by word: a second ledger would be 10 KB of a kernel's stack.
+HEDDLE_HD inline void clear_ledger(const Context& ctx, const RankSet& members) {
+  Ledger& ledger = *ctx.ledger;
+  for (uint64_t* word = &ledger.seq; word != &ledger.told[0]; ++word) *word = 0;
+  ledger.fault = {};
   for (int peer = 0; peer < ctx.topo.world; ++peer) {
-    if (!members.has(peer)) fresh.mask[peer] = static_cast<uint64_t>(Mask::removed);
+    if (!members.has(peer)) ledger.mask[peer] = static_cast<uint64_t>(Mask::removed);
   }
-  old = fresh;
+  ledger.fault_claimed = 0;
+}
+
+/// The incarnation that the furthest member is in, or on its way to. A rank that was left out of a reset lags behind.
+HEDDLE_HD inline uint64_t newest(const std::byte* window, const Context& ctx, const RankSet& members) {
+  uint64_t most = ctx.ledger->incarnation + 1;
+  for (int peer = 0; peer < ctx.topo.world; ++peer) {
+    const uint64_t theirs = (load_acquire(&cells_of(window, ctx, peer).reset) + 1) / 2;
+    if (members.has(peer) && theirs > most) most = theirs;
+  }
+  return most;
 }
 
 /// Repairs the buffer for `members`, of which this rank is one. False: those in `missing` did not come; try again. Cells are
 /// cleared once: after the first meeting has ended for all, a member that is through the second may already write to them.
 template <class Port>
-bool reset(Port& port, const Context& ctx, const RankSet& members, RankSet& missing) {
+HEDDLE_HD bool reset(Port& port, const Context& ctx, const RankSet& members, RankSet& missing) {
   Ledger& ledger = *ctx.ledger;
-  const uint64_t next = ledger.incarnation + 1;
-  if (ledger.cleared != next) {
+  uint64_t next = newest(port.local(), ctx, members);
+  while (ledger.cleared != next) {
     if (!meet(port, ctx, members, 2 * next, missing)) return false;
-    clear_cells(port.local(), ctx);
-    ledger.cleared = next;
+    const uint64_t seen = newest(port.local(), ctx, members);
+    if (seen == next) {
+      clear_cells(port.local(), ctx);
+      ledger.cleared = next;
+    }
+    next = seen;
   }
   if (!meet(port, ctx, members, 2 * next + 1, missing)) return false;
+  ledger.incarnation = next;
   clear_ledger(ctx, members);
   return true;
 }

@@ -108,5 +108,60 @@ TEST(Buffer, OneRanksWrongArgumentReachesAllRanks) {
   });
 }
 
+// I6: an unsplit call takes a lane too, so the call to receive first is the one whose lane comes next.
+TEST(Buffer, SplitAndUnsplitCallsShareLanes) {
+  on_ranks(2, {.experts = kExperts, .max_tokens = kTokens, .timeout = seconds(60)}, [](Buffer& buffer, Bootstrap&) {
+    Batch batch(buffer.topology().rank);
+    const Plan plan = buffer.plan(batch.ids_view());
+    const DispatchInput input{.x = batch.x_view(), .scales = {}, .weights = {}};
+    const auto split = buffer.dispatch_send(plan, input);
+    EXPECT_NO_THROW(buffer.dispatch(plan, input));
+    EXPECT_NO_THROW(buffer.dispatch(plan, input));
+    split.receive();
+    EXPECT_EQ(split.result->ids.data<int32_t>()[0], batch.ids[0]);
+  });
+}
+
+// What an old call's receive throws belongs to its own hook: the send that ran it goes on, as it does on the other ranks.
+TEST(Buffer, ALaterSendDoesNotSwallowTheErrorOfAnEarlierCall) {
+  on_ranks(2, {.experts = kExperts, .max_tokens = kTokens, .timeout = seconds(60)}, [](Buffer& buffer, Bootstrap&) {
+    const int rank = buffer.topology().rank;
+    Batch batch(rank);
+    const Plan plan = buffer.plan(batch.ids_view());
+    const DispatchInput input{.x = batch.x_view(), .scales = {}, .weights = {}};
+    DispatchInput wrong = input;
+    wrong.x.shape[0] -= 1;
+    Split<Received> first;
+    const auto send_first = [&] { first = buffer.dispatch_send(plan, rank == 1 ? wrong : input); };
+    if (rank == 1) {
+      EXPECT_THROW(send_first(), Error);
+    } else {
+      EXPECT_NO_THROW(send_first());
+    }
+    const auto second = buffer.dispatch_send(plan, input);
+    const auto third = buffer.dispatch_send(plan, input);
+    if (rank == 0) {
+      EXPECT_THROW(first.receive(), Error);
+    }
+    EXPECT_NO_THROW(second.receive());
+    EXPECT_NO_THROW(third.receive());
+  });
+}
+
+TEST(Buffer, AHookOutlivesItsBufferAndSaysSo) {
+  on_ranks(1, {.experts = kExperts, .max_tokens = kTokens, .timeout = seconds(60)}, [](Buffer& buffer, Bootstrap&) {
+    Batch batch(0);
+    const DispatchInput input{.x = batch.x_view(), .scales = {}, .weights = {}};
+    auto reset_too_early = buffer.dispatch_send(buffer.plan(batch.ids_view()), input);
+    buffer.reset();
+    EXPECT_THROW(reset_too_early.receive(), Error);
+    auto split = buffer.dispatch_send(buffer.plan(batch.ids_view()), input);
+    {
+      const Buffer gone = std::move(buffer);
+    }
+    EXPECT_THROW(split.receive(), Error);
+  });
+}
+
 }  // namespace
 }  // namespace heddle
