@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <thread>
 
 #include "base/dtype.hpp"
@@ -115,10 +116,12 @@ TEST(Buffer, SplitAndUnsplitCallsShareLanes) {
     const Plan plan = buffer.plan(batch.ids_view());
     const DispatchInput input{.x = batch.x_view(), .scales = {}, .weights = {}};
     const auto split = buffer.dispatch_send(plan, input);
-    EXPECT_NO_THROW(buffer.dispatch(plan, input));
+    const Received unsplit = buffer.dispatch(plan, input);
     EXPECT_NO_THROW(buffer.dispatch(plan, input));
     split.receive();
-    EXPECT_EQ(split.result->ids.data<int32_t>()[0], batch.ids[0]);
+    ASSERT_EQ(split.result->num_rows, unsplit.num_rows);
+    const auto size = static_cast<size_t>(unsplit.x.view.numel()) * sizeof(float);
+    EXPECT_EQ(std::memcmp(split.result->x.view.data, unsplit.x.view.data, size), 0);
   });
 }
 
