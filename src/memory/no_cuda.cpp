@@ -1,5 +1,6 @@
 // A build without a CUDA compiler.
 #include "base/error.hpp"
+#include "memory/cuda_devices.hpp"
 #include "memory/cuda_vmm.hpp"
 
 namespace heddle {
@@ -9,5 +10,9 @@ std::string cuda_problem() { return "this build of heddle has no CUDA support; n
 CudaMemory make_cuda_windows(Bootstrap&, const CudaWindows&, std::chrono::nanoseconds, std::span<const int>) {
   fail(ErrorCode::system, "{}", cuda_problem());
 }
+
+std::vector<CudaDeviceInfo> list_cuda_devices() { return {}; }
+
+bool can_access_peer(int device, int peer) { return device == peer; }
 
 }  // namespace heddle

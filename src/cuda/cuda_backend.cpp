@@ -1,0 +1,279 @@
+#include "cuda/cuda_backend.hpp"
+
+#include <algorithm>
+
+#include "base/clock.hpp"
+#include "base/error.hpp"
+#include "cuda/host_words.hpp"
+#include "device/wait.hpp"
+#include "memory/cuda_driver.hpp"
+
+namespace heddle {
+namespace {
+
+constexpr size_t kReports = 64;
+constexpr int kPlanThreads = 256;
+
+const Kernels& kernels_of(Workers workers) {
+  switch (workers) {
+    case Workers::warp: return warp_kernels();
+    case Workers::block: return block_kernels();
+    case Workers::grid: break;
+  }
+  return grid_kernels();
+}
+
+bool is_capturing(CUstream_st* stream) {
+  cudaStreamCaptureStatus status{};
+  check_cuda(cudaStreamIsCapturing(stream, &status), "asking whether a stream is captured");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+int count_sms(int device) {
+  int count = 0;
+  check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "counting a GPU's SMs");
+  return count;
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cuda_backend(const CudaParts& parts) { return std::make_unique<CudaBackend>(parts); }
+
+CudaBackend::CudaBackend(const CudaParts& parts)
+    : parts_(parts), port_(parts.windows, parts.heap), pool_(parts.device) {
+  const CudaDevice device(parts.device);
+  num_sms_ = count_sms(parts.device);
+  check_cuda(cudaStreamCreateWithFlags(&own_stream_, cudaStreamNonBlocking), "making a stream");
+  check_cuda(cudaEventCreateWithFlags(&last_step_, cudaEventDisableTiming), "making an event");
+  launch_.stream = own_stream_;
+  barrier_ = allocate(sizeof(GridBarrier));
+  reports_ = map_host_array<Report>(kReports);
+  reset_result_ = map_host_array<ResetResult>(1);
+  control_ = map_host_words(sizeof(Cells) * static_cast<size_t>(parts.ranks));
+  last_report_ = reports_.get();
+  rehearse(Workers::grid);
+  finish(own_stream_, "loading the kernels");
+}
+
+CudaBackend::~CudaBackend() {
+  // Nothing to be done about errors: the process may be ending, and the driver gone before us.
+  cudaEventDestroy(last_step_);
+  cudaStreamDestroy(own_stream_);
+}
+
+void CudaBackend::use(const Launch& launch) {
+  launch_ = launch;
+  if (is_rehearsed_[static_cast<size_t>(launch.workers)]) return;
+  const CudaDevice device(parts_.device);
+  rehearse(launch.workers);
+}
+
+/// Else the first launch would load code and enlarge the device's local memory, and both wait for kernels that run.
+void CudaBackend::rehearse(Workers workers) {
+  is_rehearsed_[static_cast<size_t>(workers)] = true;
+  const Workers wanted = std::exchange(launch_.workers, workers);
+  Site site{.is_rehearsal = true};
+  Topology topo;
+  PlanView plan;
+  DispatchArgs dispatch;
+  CombineArgs combine;
+  DirectPort port = port_;
+  for (int i = 0; i < kSteps; ++i) {
+    const auto step = static_cast<Step>(i);
+    void* of_plan[] = {&topo, &plan, &site};
+    void* of_call[] = {&port, step < Step::combine_send ? static_cast<void*>(&dispatch) : &combine, &site};
+    fire(shot_of(step, step == Step::plan ? of_plan : of_call));
+  }
+  const ServiceKernels& services = service_kernels();
+  for (const void* kernel : {services.publish_fault, services.close_pair, services.announce_destroyed,
+                             services.claim_fault, services.reset}) {
+    cudaFuncAttributes ignored{};
+    check_cuda(cudaFuncGetAttributes(&ignored, kernel), "loading a kernel");
+  }
+  launch_.workers = wanted;
+}
+
+std::shared_ptr<void> CudaBackend::allocate(size_t bytes) {
+  const CudaDevice device(parts_.device);
+  auto block = pool_.take(bytes);
+  follow_last_step(launch_.stream);
+  check_cuda(cudaMemsetAsync(block.get(), 0, bytes, launch_.stream), "clearing device memory");
+  note_step(launch_.stream);
+  return block;
+}
+
+int64_t CudaBackend::plan_lanes() const { return launch_.workers == Workers::warp ? 32 : kPlanThreads; }
+
+/// A plan is made by one block: its lanes' counts are summed one after the other, so more lanes take longer.
+CudaBackend::Shot CudaBackend::shot_of(Step step, void** arguments) const {
+  const bool is_plan = step == Step::plan;
+  const bool by_grid = launch_.workers == Workers::grid && !is_plan;
+  const Kernels& kernels = is_plan && launch_.workers == Workers::grid ? block_kernels() : kernels_of(launch_.workers);
+  const int sms = launch_.num_sms > 0 ? std::min(launch_.num_sms, num_sms_) : num_sms_;
+  return {.kernel = kernels.of(step), .arguments = arguments, .blocks = by_grid ? sms : 1,
+          .threads = std::min(kernels.max_threads, is_plan ? kPlanThreads : kernels.max_threads),
+          .stream = launch_.stream};
+}
+
+void CudaBackend::fire(const Shot& shot) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(shot.blocks));
+  config.blockDim = dim3(static_cast<unsigned>(shot.threads));
+  config.stream = shot.stream;
+  check_cuda(cudaLaunchKernelExC(&config, shot.kernel, shot.arguments), "launching a kernel");
+}
+
+/// Steps of one buffer change its ledger, so they run one after the other also on different streams. In a capture the
+/// graph keeps the order of what is captured, and the caller that of replays.
+void CudaBackend::follow_last_step(CUstream_st* stream) {
+  if (last_stream_ == nullptr || last_stream_ == stream || is_capturing(stream)) return;
+  check_cuda(cudaStreamWaitEvent(stream, last_step_, 0), "ordering streams");
+}
+
+void CudaBackend::note_step(CUstream_st* stream) {
+  if (is_capturing(stream)) return;
+  check_cuda(cudaEventRecord(last_step_, stream), "recording an event");
+  last_stream_ = stream;
+}
+
+Site CudaBackend::next_site() {
+  Site site{.barrier = static_cast<GridBarrier*>(barrier_.get()), .timeout_ns = 2 * parts_.timeout_ns + 1'000'000'000};
+  if (!launch_.wait || is_capturing(launch_.stream)) return site;
+  site.ticket = ++ticket_;
+  site.report = reports_.get() + ticket_ % kReports;
+  return site;
+}
+
+void CudaBackend::plan(const Topology& topo, const PlanView& view) {
+  const CudaDevice device(parts_.device);
+  Site site;
+  void* arguments[] = {const_cast<Topology*>(&topo), const_cast<PlanView*>(&view), &site};
+  follow_last_step(launch_.stream);
+  fire(shot_of(Step::plan, arguments));
+  note_step(launch_.stream);
+}
+
+template <class Args>
+bool CudaBackend::run(Step step, const Args& args) {
+  const CudaDevice device(parts_.device);
+  Site site = next_site();
+  void* arguments[] = {const_cast<DirectPort*>(&port_), const_cast<Args*>(&args), &site};
+  follow_last_step(launch_.stream);
+  fire(shot_of(step, arguments));
+  note_step(launch_.stream);
+  return site.report == nullptr || await(site, args.call);
+}
+
+bool CudaBackend::dispatch_send(const DispatchArgs& args) { return run(Step::dispatch_send, args); }
+bool CudaBackend::dispatch_headers(const DispatchArgs& args) { return run(Step::dispatch_headers, args); }
+bool CudaBackend::dispatch_receive(const DispatchArgs& args) { return run(Step::dispatch_receive, args); }
+bool CudaBackend::combine_send(const CombineArgs& args) { return run(Step::combine_send, args); }
+bool CudaBackend::combine_headers(const CombineArgs& args) { return run(Step::combine_headers, args); }
+bool CudaBackend::combine_receive(const CombineArgs& args) { return run(Step::combine_receive, args); }
+
+/// Every wait of a kernel has a deadline, so the stream ends; a step that ended without a word broke off at its barrier.
+bool CudaBackend::await(const Site& site, const Call& call) {
+  constexpr int kLooks = 256;
+  for (int attempt = 0; load_acquire(&site.report->ticket) != site.ticket; ++attempt) {
+    relax(attempt);
+    if (attempt % kLooks != 0) continue;
+    const cudaError_t state = cudaStreamQuery(launch_.stream);
+    if (state == cudaErrorNotReady) continue;
+    check_cuda(state, "running a step");
+    if (load_acquire(&site.report->ticket) != site.ticket) return end_broken(call);
+  }
+  last_report_ = site.report;
+  return site.report->faulted == 0;
+}
+
+bool CudaBackend::end_broken(const Call& call) {
+  Context ctx = call.ctx;
+  Fault fault{.code = FaultCode::timeout, .awaited = Awaited::credit, .kind = call.shape.kind, .peer = parts_.rank,
+              .hash = call.shape.hash()};
+  void* arguments[] = {&ctx, &fault};
+  serve(service_kernels().claim_fault, arguments);
+  return false;
+}
+
+void CudaBackend::finish(CUstream_st* stream, const char* doing) {
+  const uint64_t patience = 4 * parts_.timeout_ns + 30'000'000'000;
+  const uint64_t deadline = now_ns() + patience;
+  for (int attempt = 0;; ++attempt) {
+    const cudaError_t state = cudaStreamQuery(stream);
+    if (state == cudaSuccess) return;
+    if (state != cudaErrorNotReady) check_cuda(state, doing);
+    if (now_ns() > deadline) fail(ErrorCode::system, "{}: the GPU did not end within {} s", doing, patience / 1'000'000'000);
+    relax(attempt);
+  }
+}
+
+void CudaBackend::serve(const void* kernel, void** arguments) {
+  const CudaDevice device(parts_.device);
+  follow_last_step(own_stream_);
+  fire({.kernel = kernel, .arguments = arguments, .stream = own_stream_});
+  note_step(own_stream_);
+  finish(own_stream_, "running a service kernel");
+}
+
+void CudaBackend::drain() {
+  const CudaDevice device(parts_.device);
+  follow_last_step(own_stream_);
+  finish(own_stream_, "draining the steps");
+}
+
+void CudaBackend::publish_fault(const Context& ctx) {
+  void* arguments[] = {const_cast<DirectPort*>(&port_), const_cast<Context*>(&ctx)};
+  serve(service_kernels().publish_fault, arguments);
+}
+
+void CudaBackend::close_pair(const Context& ctx, int peer) {
+  void* arguments[] = {const_cast<DirectPort*>(&port_), const_cast<Context*>(&ctx), &peer};
+  serve(service_kernels().close_pair, arguments);
+}
+
+void CudaBackend::announce_destroyed(const Context& ctx) {
+  void* arguments[] = {const_cast<DirectPort*>(&port_), const_cast<Context*>(&ctx)};
+  serve(service_kernels().announce_destroyed, arguments);
+}
+
+bool CudaBackend::reset(const Context& ctx, const RankSet& members, RankSet& missing) {
+  const CudaDevice device(parts_.device);
+  check_cuda(cudaMemsetAsync(barrier_.get(), 0, sizeof(GridBarrier), own_stream_), "clearing the barrier");
+  ResetArgs args{.ctx = ctx, .members = members, .result = reset_result_.get()};
+  *reset_result_ = {};
+  void* arguments[] = {const_cast<DirectPort*>(&port_), &args};
+  serve(service_kernels().reset, arguments);
+  missing = reset_result_->missing;
+  return reset_result_->is_whole != 0;
+}
+
+const std::byte* CudaBackend::window() {
+  if (parts_.windows_on_host) return parts_.windows.local();
+  const CudaDevice device(parts_.device);
+  check_cuda(cudaMemcpyAsync(control_.get(), parts_.windows.local(), sizeof(Cells) * static_cast<size_t>(parts_.ranks),
+                             cudaMemcpyDeviceToHost, own_stream_),
+             "reading the control region");
+  finish(own_stream_, "reading the control region");
+  return control_.get();
+}
+
+uint64_t CudaBackend::now() { return now_ns(); }
+void CudaBackend::relax(int attempt) { pause(attempt); }
+
+void CudaBackend::read(void* to, const void* from, size_t bytes) {
+  const CudaDevice device(parts_.device);
+  follow_last_step(launch_.stream);
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, launch_.stream), "reading device memory");
+  note_step(launch_.stream);
+  finish(launch_.stream, "reading device memory");
+}
+
+void CudaBackend::write(void* to, const void* from, size_t bytes) {
+  const CudaDevice device(parts_.device);
+  follow_last_step(launch_.stream);
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, launch_.stream), "writing device memory");
+  note_step(launch_.stream);
+  finish(launch_.stream, "writing device memory");
+}
+
+}  // namespace heddle

@@ -1,0 +1,36 @@
+// The kernels that the library launches, for host code: which there are, and what all of them are told.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "device/grid_barrier.hpp"
+#include "protocol/report.hpp"
+
+namespace heddle {
+
+enum class Step { plan, dispatch_send, dispatch_headers, dispatch_receive, combine_send, combine_headers, combine_receive };
+inline constexpr int kSteps = 7;
+
+/// What a kernel is told of where it runs; the same for each replay of a captured launch.
+struct Site {
+  GridBarrier* barrier = nullptr;  // of the grid kernels
+  uint64_t timeout_ns = 0;         // of the barrier
+  Report* report = nullptr;        // null: nobody waits for one
+  uint64_t ticket = 0;
+  bool is_rehearsal = false;       // do nothing: the launch makes the driver load code and set memory aside
+};
+
+/// Arguments: plan (Topology, PlanView, Site), others (DirectPort, DispatchArgs or CombineArgs, Site).
+struct Kernels {
+  int max_threads = 0;
+  std::array<const void*, kSteps> functions{};
+
+  const void* of(Step step) const { return functions[static_cast<size_t>(step)]; }
+};
+
+const Kernels& warp_kernels();   // one warp
+const Kernels& block_kernels();  // one block
+const Kernels& grid_kernels();   // all blocks, resident at once
+
+}  // namespace heddle

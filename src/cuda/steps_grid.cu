@@ -1,0 +1,7 @@
+#include "cuda/steps.cuh"
+
+namespace heddle {
+
+HEDDLE_STEPS(grid, Grid)
+
+}  // namespace heddle
