@@ -54,11 +54,12 @@ HEDDLE_HD inline void clear_ledger(const Context& ctx, const RankSet& members) {
   ledger.fault_claimed = 0;
 }
 
-/// The incarnation that the furthest member is in, or on its way to. A rank that was left out of a reset lags behind.
+/// The incarnation to go to: this rank's next, or that which a member is in or on its way to. A rank that an earlier reset
+/// left out lags behind.
 HEDDLE_HD inline uint64_t newest(const std::byte* window, const Context& ctx, const RankSet& members) {
   uint64_t most = ctx.ledger->incarnation + 1;
   for (int peer = 0; peer < ctx.topo.world; ++peer) {
-    const uint64_t theirs = (load_acquire(&cells_of(window, ctx, peer).reset) + 1) / 2;
+    const uint64_t theirs = load_acquire(&cells_of(window, ctx, peer).reset) / 2;
     if (members.has(peer) && theirs > most) most = theirs;
   }
   return most;
@@ -69,17 +70,17 @@ HEDDLE_HD inline uint64_t newest(const std::byte* window, const Context& ctx, co
 template <class Port>
 HEDDLE_HD bool reset(Port& port, const Context& ctx, const RankSet& members, RankSet& missing) {
   Ledger& ledger = *ctx.ledger;
-  uint64_t next = newest(port.local(), ctx, members);
-  while (ledger.cleared != next) {
-    if (!meet(port, ctx, members, 2 * next, missing)) return false;
-    const uint64_t seen = newest(port.local(), ctx, members);
-    if (seen == next) {
+  uint64_t next = 0;
+  do {
+    next = newest(port.local(), ctx, members);
+    if (ledger.cleared != next) {
+      if (!meet(port, ctx, members, 2 * next, missing)) return false;
+      if (newest(port.local(), ctx, members) > next) continue;
       clear_cells(port.local(), ctx);
       ledger.cleared = next;
     }
-    next = seen;
-  }
-  if (!meet(port, ctx, members, 2 * next + 1, missing)) return false;
+    if (!meet(port, ctx, members, 2 * next + 1, missing)) return false;
+  } while (newest(port.local(), ctx, members) > next);
   ledger.incarnation = next;
   clear_ledger(ctx, members);
   return true;
