@@ -9,6 +9,15 @@
 
 namespace heddle {
 
+#if !HEDDLE_ON_DEVICE
+/// What a host thread does between its looks in a long wait, e.g. run an interpreter's signal handlers. Of each thread.
+struct WaitHook {
+  void (*run)(void* argument) = nullptr;
+  void* argument = nullptr;
+};
+inline constinit thread_local WaitHook wait_hook;
+#endif
+
 /// Spins a little (a peer that runs answers within a microsecond), then gives the core away: ranks may outnumber cores.
 HEDDLE_HD inline void pause(int attempt) {
 #if HEDDLE_ON_DEVICE
@@ -22,6 +31,7 @@ HEDDLE_HD inline void pause(int attempt) {
     return;
   }
   sched_yield();
+  if (wait_hook.run != nullptr) wait_hook.run(wait_hook.argument);
 #endif
 }
 
