@@ -78,7 +78,6 @@ std::optional<Inbox::Delivery> Inbox::take(std::uint64_t until) {
       const Descriptor visitor = std::move(visitors_[i]);
       visitors_.erase(visitors_.begin() + static_cast<std::ptrdiff_t>(i));
       if (auto delivery = read(visitor)) return delivery;
-      if (dropped_++ == 0) log_warn("dropped a message without our token on the socket for window descriptors");
     }
   } while (now_ns() < until);
   return std::nullopt;
@@ -104,7 +103,7 @@ void Inbox::admit() {
   }
 }
 
-std::optional<Inbox::Delivery> Inbox::read(const Descriptor& visitor) const {
+std::optional<Inbox::Delivery> Inbox::read(const Descriptor& visitor) {
   Slip slip;
   iovec text{&slip, sizeof slip};
   alignas(cmsghdr) std::byte control[kControlBytes];
@@ -114,10 +113,13 @@ std::optional<Inbox::Delivery> Inbox::read(const Descriptor& visitor) const {
   message.msg_control = control;
   message.msg_controllen = sizeof control;
   const ssize_t count = ::recvmsg(visitor.number(), &message, MSG_CMSG_CLOEXEC);
-  if (count < 0) return std::nullopt;
+  if (count <= 0) return std::nullopt;  // left without a word, as peers do that find it crowded
   auto found = descriptors_in(message);
   const bool whole = count == sizeof slip && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0 && found.size() == 1;
-  if (!whole || !same_secret(slip.token, token_)) return std::nullopt;
+  if (!whole || !same_secret(slip.token, token_)) {
+    if (dropped_++ == 0) log_warn("dropped a message without our token on the socket for window descriptors");
+    return std::nullopt;
+  }
   return Delivery{slip.from, std::move(found[0])};
 }
 

@@ -32,7 +32,7 @@ class Inbox {
  private:
   void await(std::uint64_t until);
   void admit();
-  std::optional<Delivery> read(const Descriptor& visitor) const;
+  std::optional<Delivery> read(const Descriptor& visitor);
 
   Token token_;
   Descriptor listener_;
