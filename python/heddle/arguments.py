@@ -1,0 +1,117 @@
+"""What users pass to dispatch and combine, as C++ takes it. Raises UsageError for what C++ cannot even be given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+from . import _core
+from .errors import UsageError
+from .frameworks import Array, dense, dtype_name, readable
+from .route import Handle, Plan
+
+
+def dispatch_input(x: Array, *, scales: Array | None, weights: Array | None, dtype: Any) -> _core.DispatchInput:
+    return _core.DispatchInput(
+        x=dense(x, inner=True), dtype=dtype_name(dtype), scales=readable(scales), weights=dense(weights)
+    )
+
+
+def dispatch_options(
+    *,
+    layout: str = "token_major",
+    alignment: int = 1,
+    quantise: str = "none",
+    fixed_size: bool = False,
+    capacity: int | None = None,
+    max_tokens: int | None = None,
+    zero_padding: bool = False,
+    drop_overflow: bool = False,
+) -> _core.DispatchOptions:
+    return _core.DispatchOptions(
+        layout=layout,
+        alignment=_int32("alignment", alignment),
+        quantise=quantise,
+        fixed_size=fixed_size,
+        capacity=-1 if capacity is None else _at_least_0("capacity", capacity),
+        max_tokens=0 if max_tokens is None else _int32("max_tokens", max_tokens),
+        zero_padding=zero_padding,
+        drop_overflow=drop_overflow,
+    )
+
+
+def combine_input(
+    x: Array,
+    *,
+    bias: Array | Sequence[Array] | None = None,
+    row_weights: Array | None = None,
+    weights: Array | None = None,
+    dtype: Any = None,
+    out_dtype: Any = None,
+    out: Array | None = None,
+) -> _core.CombineInput:
+    bias0, bias1 = _pair(bias)
+    return _core.CombineInput(
+        x=dense(x, inner=True),
+        dtype=dtype_name(dtype),
+        out_dtype=dtype_name(out_dtype),
+        bias0=dense(bias0),
+        bias1=dense(bias1),
+        row_weights=dense(row_weights),
+        weights=dense(weights),
+        out=readable(out),
+    )
+
+
+def combine_options(*, weighted: bool, float32_wire: bool, out_dtype: Any) -> _core.CombineOptions:
+    return _core.CombineOptions(weighted=weighted, float32_wire=float32_wire, out_dtype=dtype_name(out_dtype))
+
+
+def is_handle(route: object) -> bool:
+    """True for a Handle, False for a Plan."""
+    if not isinstance(route, (Plan, Handle)):
+        raise UsageError(f"route is a {type(route).__name__}, legal: a Plan or a Handle")
+    return isinstance(route, Handle)
+
+
+def check_plan(route: object) -> None:
+    if is_handle(route):
+        raise UsageError("route is a Handle, legal in a split dispatch: a Plan")
+
+
+def check_handle(handle: object) -> None:
+    if not isinstance(handle, Handle):
+        raise UsageError(f"handle is a {type(handle).__name__}, legal: the handle of a dispatch")
+
+
+def check_stream(stream: int | None) -> None:
+    if stream is not None:
+        raise UsageError(f"stream is {stream!r}, legal on the CPU: None")
+
+
+def argument_named_by(error: Exception) -> str:
+    """Messages of this package begin with the argument's name; the other ranks are told that much."""
+    return str(error).split(maxsplit=1)[0] if isinstance(error, UsageError) else "arguments"
+
+
+def _int32(name: str, value: Any) -> int:
+    number = index(value)
+    if not -(2**31) <= number < 2**31:
+        raise UsageError(f"{name} is {number}, legal: up to {2**31 - 1}")
+    return number
+
+
+def _at_least_0(name: str, value: Any) -> int:
+    number = index(value)
+    if not 0 <= number < 2**63:
+        raise UsageError(f"{name} is {number}, legal: 0 or more, or None")
+    return number
+
+
+def _pair(bias: Any) -> tuple[Array | None, Array | None]:
+    if not isinstance(bias, (tuple, list)):
+        return bias, None
+    if len(bias) > 2:
+        raise UsageError(f"bias has {len(bias)} tensors, legal: 1 or 2")
+    return (*bias, None, None)[:2]

@@ -1,0 +1,310 @@
+"""Buffer: one rank's end of dispatch and combine."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+from . import _core
+from .arguments import (
+    argument_named_by,
+    check_handle,
+    check_plan,
+    check_stream,
+    combine_input,
+    combine_options,
+    dispatch_input,
+    dispatch_options,
+    is_handle,
+)
+from .bootstrap import as_bootstrap, patiently
+from .errors import UsageError
+from .frameworks import Array, is_torch, readable
+from .results import Combined, Received, Split
+from .route import Handle, Plan
+
+_alive: weakref.WeakSet[Buffer] = weakref.WeakSet()
+
+
+class Buffer:
+    """One rank's end of the pair of operations dispatch and combine.
+
+    All ranks make the same calls in the same order. Any thread may call, one at a time. Arrays are NumPy arrays or torch
+    tensors; results are of the framework of `x`. T tokens of this rank, K columns (top-k), H hidden, E experts, R ranks,
+    L experts of this rank; rank r owns experts [r * E // R, (r + 1) * E // R).
+
+    group            a heddle.Bootstrap, or a torch.distributed process group of any backend
+    experts          E, of all ranks together
+    max_tokens       most tokens a rank brings to a call; 0 = no limit, and then fixed-size, slab and split calls name one
+    window_bytes     memory that peers write to, bytes; batches that exceed it go in rounds; 0 = 256 MiB
+    timeout          how long a call waits for a peer, seconds
+    mask_late_peers  a peer that misses the deadline is masked (its part is zero, and the result says so); else the call fails
+    threads          CPU threads that work on one call
+
+    Collective: every rank must build it, with the same settings but for timeout and threads. Raises MismatchError on every
+    rank if they differ, TimeoutError_ if a rank does not come, UsageError for a wrong argument.
+    """
+
+    def __init__(
+        self,
+        group: Any,
+        *,
+        experts: int,
+        max_tokens: int = 0,
+        window_bytes: int = 0,
+        timeout: float = 100.0,
+        mask_late_peers: bool = False,
+        threads: int = 1,
+    ) -> None:
+        bootstrap = as_bootstrap(group)
+        config = _core.Config(
+            experts=experts,
+            max_tokens=max_tokens,
+            window_bytes=window_bytes,
+            timeout=timeout,
+            mask_late_peers=mask_late_peers,
+            threads=threads,
+        )
+        self._core: _core.Buffer = patiently(bootstrap, lambda: _core.Buffer(bootstrap, config))
+        self._config = config
+        _alive.add(self)
+
+    @property
+    def rank(self) -> int:
+        return self._core.rank
+
+    @property
+    def size(self) -> int:
+        """R."""
+        return self._core.size
+
+    @property
+    def local_experts(self) -> range:
+        """Global ids of the experts that this rank owns."""
+        return self.experts_of(self.rank)
+
+    def experts_of(self, rank: int) -> range:
+        """Global ids of the experts that `rank` owns."""
+        if not 0 <= rank < self.size:
+            raise UsageError(f"experts_of: rank = {rank}, legal: 0 to {self.size - 1}")
+        return range(self._core.first_expert(rank), self._core.first_expert(rank + 1))
+
+    def plan(self, ids: Array) -> Plan:
+        """The route of a batch from its expert ids. Local: no peer hears of it.
+
+        ids  [T, K] int32 or int64 global expert ids, any strides; -1 = none
+
+        Raises UsageError for an id outside [-1, E), naming token and column.
+        """
+        return Plan(self._core.plan(readable(ids)), is_torch(ids))
+
+    def plan_from_rank_map(self, is_token_in_rank: Array) -> Plan:
+        """The route of a batch from the ranks that its tokens go to, without expert ids: for token-major dispatches.
+
+        is_token_in_rank  [T, R] bool or uint8, any strides
+        """
+        return Plan(self._core.plan_from_rank_map(readable(is_token_in_rank)), is_torch(is_token_in_rank))
+
+    def dispatch(
+        self,
+        route: Plan | Handle,
+        x: Array,
+        *,
+        scales: Array | None = None,
+        weights: Array | None = None,
+        dtype: Any = None,
+        layout: str = "token_major",
+        alignment: int = 1,
+        quantise: str = "none",
+        fixed_size: bool = False,
+        capacity: int | None = None,
+        max_tokens: int | None = None,
+        zero_padding: bool = False,
+        drop_overflow: bool = False,
+        stream: int | None = None,
+    ) -> Received:
+        """Sends every token once to each rank that owns one of its experts. Collective.
+
+        route          a Plan; or the Handle of an earlier dispatch to go the same way again: layout, alignment and max_tokens
+                       are then those of that dispatch
+        x              [T, H] rows of a multiple of 16 bytes, any element type of 1, 2 or 4 bytes
+        scales         [T, P] of a 4-byte type, any strides; travels with x untouched
+        weights        [T, K] float32
+        dtype          what x's elements are, where the array cannot say it: "bfloat16" for uint16, "float8_e4m3fn" for uint8
+        layout         "token_major": one row a token, by source rank, then token order, local expert ids beside it
+                       "expert_major": one row a (token, expert), grouped by expert
+                       "slab": the same in [L, R x max_tokens, H]
+        alignment      expert-major: each expert's group begins at a multiple of it, in rows
+        quantise       "none", or bfloat16 rows to float8 with a scale for each 128 elements on the way: "fp8",
+                       "fp8_pow2" (scales are powers of two), "fp8_ue8m0" (the same as exponent bytes, four to an int32)
+        fixed_size     outputs have their worst-case size, and the host waits for no count; a slab always is so
+        capacity       rows of fixed-size outputs; None = worst case. Rows past it are dropped
+        max_tokens     most tokens of any rank in this call; None = the buffer's
+        zero_padding   clear rows that hold nothing
+        drop_overflow  count rows past the capacity in Received.num_dropped; else OverflowError_ after the call
+        stream         CUDA stream; None on the CPU
+
+        Raises UsageError for a wrong argument: the other ranks then raise RefusedError, and the next call works.
+        """
+        with self._refusing(self._core.refuse_dispatch):
+            check_stream(stream)
+            inputs = dispatch_input(x, scales=scales, weights=weights, dtype=dtype)
+            options = dispatch_options(
+                layout=layout,
+                alignment=alignment,
+                quantise=quantise,
+                fixed_size=fixed_size,
+                capacity=capacity,
+                max_tokens=max_tokens,
+                zero_padding=zero_padding,
+                drop_overflow=drop_overflow,
+            )
+            call = self._core.dispatch_again if is_handle(route) else self._core.dispatch
+        return Received(call(route._core, inputs, options), is_torch(x))
+
+    def dispatch_send(
+        self,
+        route: Plan,
+        x: Array,
+        *,
+        scales: Array | None = None,
+        weights: Array | None = None,
+        dtype: Any = None,
+        stream: int | None = None,
+        **options: Any,
+    ) -> Split[Received]:
+        """The first half of a dispatch(): sends and returns. Outputs are fixed-size. At most two may wait for their
+        receive(); a third send runs that of the first. Arguments and errors are dispatch()'s."""
+        with self._refusing(self._core.refuse_dispatch):
+            check_stream(stream)
+            inputs = dispatch_input(x, scales=scales, weights=weights, dtype=dtype)
+            chosen = dispatch_options(**{**options, "fixed_size": True})
+            check_plan(route)
+        core = self._core.dispatch_send(route._core, inputs, chosen)
+        torch = is_torch(x)
+        return Split(core, lambda received: Received(received, torch), self._core, inputs)
+
+    def combine(
+        self,
+        handle: Handle,
+        x: Array,
+        *,
+        bias: Array | Sequence[Array] | None = None,
+        row_weights: Array | None = None,
+        weights: Array | None = None,
+        weighted: bool = False,
+        float32_wire: bool = False,
+        dtype: Any = None,
+        out_dtype: Any = None,
+        out: Array | None = None,
+        stream: int | None = None,
+    ) -> Combined:
+        """Brings the experts' rows back and sums them in FP32: first a rank's, then over ranks ascending. Collective.
+
+        handle        of the dispatch whose rows these are
+        x             the experts' rows in the layout of that dispatch, [rows, H] or [L, R x M, H]; bfloat16, float16, float32
+        bias          one or two [T, H] of the output's type, added first
+        row_weights   token-major [rows, K], others [rows] float32; come back as Combined.weights (the weights' gradient)
+        weights       [T, K] float32 weights that the dispatch was not given; not token-major
+        weighted      multiply with the weights given to the dispatch; not token-major
+        float32_wire  partial sums cross the wire in FP32, not in the output's type
+        dtype         what x's elements are, where the array cannot say it: "bfloat16" for uint16
+        out_dtype     of the result; None = x's
+        out           [T, H] to write to
+        stream        CUDA stream; None on the CPU
+
+        Raises UsageError for a wrong argument: the other ranks then raise RefusedError, and the next call works.
+        """
+        with self._refusing(self._core.refuse_combine):
+            check_stream(stream)
+            inputs = combine_input(
+                x, bias=bias, row_weights=row_weights, weights=weights, dtype=dtype, out_dtype=out_dtype, out=out
+            )
+            options = combine_options(weighted=weighted, float32_wire=float32_wire, out_dtype=out_dtype)
+            check_handle(handle)
+        return Combined(self._core.combine(handle._core, inputs, options), is_torch(x), out)
+
+    def combine_send(
+        self,
+        handle: Handle,
+        x: Array,
+        *,
+        weighted: bool = False,
+        float32_wire: bool = False,
+        out_dtype: Any = None,
+        out: Array | None = None,
+        stream: int | None = None,
+        **arrays: Any,
+    ) -> Split[Combined]:
+        """The first half of a combine(): sends and returns. Arguments and errors are combine()'s."""
+        with self._refusing(self._core.refuse_combine):
+            check_stream(stream)
+            inputs = combine_input(x, out_dtype=out_dtype, out=out, **arrays)
+            options = combine_options(weighted=weighted, float32_wire=float32_wire, out_dtype=out_dtype)
+            check_handle(handle)
+        core = self._core.combine_send(handle._core, inputs, options)
+        torch = is_torch(x)
+        return Split(core, lambda combined: Combined(combined, torch, out), self._core, inputs)
+
+    def mask(self, rank: int) -> None:
+        """Stops exchanging anything with `rank`, both ways, until a reset(): its part of every result is zero."""
+        self._core.mask(rank)
+
+    def masked(self) -> list[int]:
+        """Ranks that are masked now."""
+        return self._core.masked()
+
+    def reset(self, members: Sequence[int] = ()) -> None:
+        """Repairs the buffer after a fault, for `members` (default: all ranks). Every member must call it; the others are
+        removed. Handles do not survive it; plans do. Raises TimeoutError_ naming the members that did not come."""
+        self._core.reset(list(members))
+
+    def destroy(self) -> None:
+        """Gives the memory back. Local: peers that still wait for this rank get an error that says so. Idempotent."""
+        self._core.destroy()
+
+    @property
+    def is_destroyed(self) -> bool:
+        return self._core.is_destroyed
+
+    def metrics(self) -> _core.Metrics:
+        """What this buffer has done since it was made."""
+        return self._core.metrics()
+
+    def set_allocator(self, make: Callable[[str, list[int]], Array]) -> None:
+        """Results lie in memory from `make(dtype, shape)`, which returns a contiguous array of that type and shape."""
+        self._core.set_allocator(make)
+
+    @property
+    def predicted_bytes(self) -> int:
+        """Bytes of memory that this buffer takes on this rank."""
+        return _core.predicted_bytes(self._config, self.size)
+
+    def __enter__(self) -> Buffer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.destroy()
+
+    def __reduce__(self) -> Any:
+        raise UsageError("a Buffer cannot be pickled: its windows belong to this process; build one on each rank")
+
+    @contextmanager
+    def _refusing(self, refuse: Callable[[str], None]) -> Iterator[None]:
+        """Arguments that C++ cannot even read: the other ranks make the call, so this one tells them."""
+        try:
+            yield
+        except Exception as error:
+            refuse(argument_named_by(error))
+            raise
+
+
+@atexit.register
+def _destroy_all() -> None:
+    """Peers of a program that ends hear of it at once, not at their deadline."""
+    for buffer in list(_alive):
+        buffer.destroy()

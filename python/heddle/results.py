@@ -1,0 +1,152 @@
+"""What calls return. Tensors are made on first use, and share memory with C++."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+from . import _core
+from .frameworks import Array, export
+from .route import Handle
+
+Result = TypeVar("Result")
+
+
+class Received:
+    """What one rank receives from a dispatch: n tokens, L local experts, R ranks, M most tokens a rank.
+
+    Tensors that a layout does not have are None. NumPy has no bfloat16 and float8: x then holds their bits as uint16
+    and uint8, and x_dtype says what they are.
+    """
+
+    def __init__(self, core: _core.Received, torch: bool) -> None:
+        self._core = core
+        self._torch = torch
+
+    def _tensor(self, name: str) -> Array | None:
+        return export(getattr(self._core, name), self._torch)
+
+    @cached_property
+    def x(self) -> Array:
+        """[rows, H]; slab [L, R x M, H]."""
+        return self._tensor("x")
+
+    @property
+    def x_dtype(self) -> str:
+        """Name of x's element type: "bfloat16", "float8_e4m3fn", ..."""
+        return self._core.x.dtype
+
+    @cached_property
+    def scales(self) -> Array | None:
+        """[rows, P] of a 4-byte type; slab [L, R x M, P] with strides (P R M, 1, R M). None if there are none."""
+        return self._tensor("scales")
+
+    @cached_property
+    def ids(self) -> Array | None:
+        """Token-major [rows, K] int32 local expert ids, -1 = not of this rank, or padding."""
+        return self._tensor("ids")
+
+    @cached_property
+    def weights(self) -> Array | None:
+        """Token-major [rows, K] float32, 0 where ids is -1; others [rows], those of duplicate columns added."""
+        return self._tensor("weights")
+
+    @cached_property
+    def num_per_expert(self) -> Array:
+        """[L] int32: token-major (token, column) pairs, others rows."""
+        return self._tensor("num_per_expert")
+
+    @cached_property
+    def expert_offsets(self) -> Array | None:
+        """[L + 1] int64 first row of each expert's group; None for token-major."""
+        return self._tensor("expert_offsets")
+
+    @cached_property
+    def row_source(self) -> Array:
+        """[rows] int32 source rank of each row, -1 = none."""
+        return self._tensor("row_source")
+
+    @cached_property
+    def row_token(self) -> Array:
+        """[rows] int32 token index in its source, -1 = none."""
+        return self._tensor("row_token")
+
+    @cached_property
+    def layout_range(self) -> Array | None:
+        """Slab [L, R] int64: count in the low 32 bits, first place in the high 32."""
+        return self._tensor("layout_range")
+
+    @property
+    def masked(self) -> list[int]:
+        """Sources whose part is missing."""
+        return self._core.masked
+
+    @property
+    def num_dropped(self) -> int:
+        """Rows past the capacity, which are nowhere."""
+        return self._core.num_dropped
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of x that hold tokens or lie in gaps between groups."""
+        return self._core.num_rows
+
+    @property
+    def handle(self) -> Handle:
+        """For combine(), and for dispatching along the same route again."""
+        return Handle(self._core.handle, self._torch)
+
+    def __repr__(self) -> str:
+        return f"Received(x={self._core.x!r}, num_rows={self.num_rows}, masked={self.masked})"
+
+
+class Combined:
+    """What a combine brings back for this rank's T tokens."""
+
+    def __init__(self, core: _core.Combined, torch: bool, out: Array | None) -> None:
+        self._core = core
+        self._torch = torch
+        self._out = out
+
+    @cached_property
+    def x(self) -> Array:
+        """[T, H]; the caller's `out` if one was given."""
+        return export(self._core.x, self._torch) if self._out is None else self._out
+
+    @property
+    def x_dtype(self) -> str:
+        """Name of x's element type."""
+        return self._core.x.dtype
+
+    @cached_property
+    def weights(self) -> Array | None:
+        """[T, K] float32 if row_weights were given."""
+        return export(self._core.weights, self._torch)
+
+    @property
+    def masked(self) -> list[int]:
+        """Owners whose part is missing: the sum is not complete if there are any."""
+        return self._core.masked
+
+    def __repr__(self) -> str:
+        return f"Combined(x={self._core.x!r}, masked={self.masked})"
+
+
+class Split(Generic[Result]):
+    """A call that has sent and has yet to receive. `result` holds memory that is valid after receive().
+
+    Keeps the inputs alive until then; do not write to them before.
+    """
+
+    def __init__(self, core: Any, wrap: Callable[[Any], Result], buffer: _core.Buffer, keep: object) -> None:
+        self._core = core
+        self._buffer = buffer
+        self._keep: object | None = keep
+        self.result = wrap(core.result)
+
+    def receive(self) -> Result:
+        """Waits for the rows and returns `result`. Any thread may call it; a second call does nothing."""
+        self._core.receive(self._buffer)
+        self._keep = None
+        return self.result

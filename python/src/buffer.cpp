@@ -1,0 +1,108 @@
+// Buffer as python/heddle/buffer.py uses it; what users see is documented there.
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "array.hpp"
+#include "blocking.hpp"
+#include "inputs.hpp"
+#include "own_buffer.hpp"
+#include "seconds.hpp"
+#include "tensor.hpp"
+
+namespace heddle::python {
+namespace {
+
+void make_config(Config* config, int experts, int max_tokens, int64_t window_bytes, double timeout, bool mask_late_peers,
+                 int threads) {
+  new (config) Config{.experts = experts, .max_tokens = max_tokens, .window_bytes = window_bytes,
+                      .timeout = nanoseconds(timeout, "timeout"), .mask_late_peers = mask_late_peers, .threads = threads};
+}
+
+void make_buffer(OwnBuffer* own, std::shared_ptr<Bootstrap> bootstrap, const Config& config) {
+  const nb::gil_scoped_release released;
+  new (own) OwnBuffer(std::move(bootstrap), config);
+}
+
+Plan plan(OwnBuffer& own, nb::handle ids) {
+  const Array array = array_of(ids, "ids");
+  return blocking(own.get(), [&](Buffer& buffer) { return buffer.plan(array.view); });
+}
+
+Plan plan_from_rank_map(OwnBuffer& own, nb::handle map) {
+  const Array array = array_of(map, "is_token_in_rank");
+  return blocking(own.get(), [&](Buffer& buffer) { return buffer.plan_from_rank_map(array.view); });
+}
+
+Received dispatch(OwnBuffer& own, const Plan& plan, const DispatchArrays& arrays, const DispatchOptions& options) {
+  return blocking(own.get(), [&](Buffer& buffer) { return buffer.dispatch(plan, arrays.input(), options); });
+}
+
+Received dispatch_again(OwnBuffer& own, const Handle& handle, const DispatchArrays& arrays,
+                        const DispatchOptions& options) {
+  return blocking(own.get(), [&](Buffer& buffer) { return buffer.dispatch(handle, arrays.input(), options); });
+}
+
+Split<Received> dispatch_send(OwnBuffer& own, const Plan& plan, const DispatchArrays& arrays,
+                              const DispatchOptions& options) {
+  return blocking(own.get(), [&](Buffer& buffer) { return buffer.dispatch_send(plan, arrays.input(), options); });
+}
+
+CombineOptions with_out(const CombineOptions& options, const CombineArrays& arrays) {
+  CombineOptions all = options;
+  all.out = arrays.out.view;
+  return all;
+}
+
+Combined combine(OwnBuffer& own, const Handle& handle, const CombineArrays& arrays, const CombineOptions& options) {
+  return blocking(own.get(), [&](Buffer& buffer) { return buffer.combine(handle, arrays.input(), with_out(options, arrays)); });
+}
+
+Split<Combined> combine_send(OwnBuffer& own, const Handle& handle, const CombineArrays& arrays,
+                             const CombineOptions& options) {
+  return blocking(own.get(), [&](Buffer& buffer) { return buffer.combine_send(handle, arrays.input(), with_out(options, arrays)); });
+}
+
+/// Destroying what a parent process built would take it away from the parent's peers.
+void destroy(OwnBuffer& own) {
+  if (!own.is_foreign()) blocking(own.get(), [&](Buffer& buffer) { buffer.destroy(); });
+}
+
+}  // namespace
+
+void bind_buffer(nb::module_& m) {
+  nb::class_<Config>(m, "Config")
+      .def("__init__", &make_config, nb::kw_only(), nb::arg("experts"), nb::arg("max_tokens"), nb::arg("window_bytes"),
+           nb::arg("timeout"), nb::arg("mask_late_peers"), nb::arg("threads"));
+  m.def("predicted_bytes", &predicted_bytes, nb::arg("config"), nb::arg("ranks"));
+  nb::class_<OwnBuffer>(m, "Buffer")
+      .def("__init__", &make_buffer, nb::arg("bootstrap"), nb::arg("config"))
+      .def_prop_ro("rank", [](const OwnBuffer& own) { return own.get().topology().rank; })
+      .def_prop_ro("size", [](const OwnBuffer& own) { return own.get().topology().world; })
+      .def("first_expert", [](const OwnBuffer& own, int rank) { return own.get().topology().first_expert(rank); })
+      .def("plan", &plan)
+      .def("plan_from_rank_map", &plan_from_rank_map)
+      .def("dispatch", &dispatch)
+      .def("dispatch_again", &dispatch_again)
+      .def("dispatch_send", &dispatch_send)
+      .def("combine", &combine)
+      .def("combine_send", &combine_send)
+      .def("refuse_dispatch", [](OwnBuffer& own, const std::string& argument) {
+        blocking(own.get(), [&](Buffer& buffer) { buffer.refuse_dispatch(argument); });
+      })
+      .def("refuse_combine", [](OwnBuffer& own, const std::string& argument) {
+        blocking(own.get(), [&](Buffer& buffer) { buffer.refuse_combine(argument); });
+      })
+      .def("mask", [](OwnBuffer& own, int rank) { blocking(own.get(), [&](Buffer& buffer) { buffer.mask(rank); }); })
+      .def("masked", [](OwnBuffer& own) { return blocking(own.get(), [&](Buffer& buffer) { return buffer.masked(); }); })
+      .def("reset", [](OwnBuffer& own, const std::vector<int>& members) { blocking(own.get(), [&](Buffer& buffer) { buffer.reset(members); }); })
+      .def("destroy", &destroy)
+      .def_prop_ro("is_destroyed", [](const OwnBuffer& own) { return own.get().is_destroyed(); })
+      .def("set_allocator", [](OwnBuffer& own, nb::callable make) {
+        Allocate allocate = allocator_of(std::move(make));
+        blocking(own.get(), [&](Buffer& buffer) { buffer.set_allocator(std::move(allocate)); });
+      })
+      .def("metrics", [](OwnBuffer& own) { return blocking(own.get(), [&](Buffer& buffer) { return buffer.metrics(); }); });
+}
+
+}  // namespace heddle::python

@@ -1,0 +1,20 @@
+// heddle._core: the C++ API for python/heddle, which is what users import. Importing it starts no thread and touches no device.
+#include <nanobind/nanobind.h>
+
+#include "bindings.hpp"
+
+NB_MODULE(_core, m) {
+  using namespace heddle::python;
+  nb::set_leak_warnings(false);  // a buffer that lives until the interpreter ends is no fault
+  m.attr("__version__") = HEDDLE_VERSION;
+  bind_errors(m);
+  bind_tensor(m);
+  bind_bootstrap(m);
+  bind_plan(m);
+  bind_results(m);
+  bind_metrics(m);
+  bind_inputs(m);
+  bind_options(m);
+  bind_buffer(m);
+  bind_spec(m);
+}

@@ -1,0 +1,88 @@
+#include "tensor.hpp"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <heddle/error.hpp>
+
+#include "array.hpp"
+#include "dtype.hpp"
+
+namespace heddle::python {
+namespace {
+
+/// Keeps an object of Python's (a framework's array, a callable) for C++; any thread may drop it.
+struct Foreign {
+  nb::object array;
+  std::vector<int64_t> shape;
+
+  explicit Foreign(nb::object object, std::vector<int64_t> its_shape = {})
+      : array(std::move(object)), shape(std::move(its_shape)) {}
+  ~Foreign() {
+    if (!nb::is_alive()) {
+      array.release();
+      return;
+    }
+    const nb::gil_scoped_acquire gil;
+    array.reset();
+  }
+};
+
+/// By its deleter a tensor's owner is known to be a Foreign.
+struct DropForeign {
+  void operator()(Foreign* foreign) const { delete foreign; }
+};
+
+template <class Framework>
+nb::object share(const Tensor& tensor, nb::dlpack::dtype dtype, Framework) {
+  const TensorView& view = tensor.view;
+  auto* owner = new std::shared_ptr<void>(tensor.owner);
+  const nb::capsule capsule(owner, [](void* held) noexcept { delete static_cast<std::shared_ptr<void>*>(held); });
+  const std::vector<size_t> shape(view.shape.begin(), view.shape.end());
+  const int device = view.device.kind == DeviceKind::cuda ? nb::device::cuda::value : nb::device::cpu::value;
+  nb::ndarray<Framework> array(view.data, shape.size(), shape.data(), capsule,
+                               view.strides.empty() ? nullptr : view.strides.data(), dtype, device, view.device.index, 'C');
+  return nb::cast(array, nb::rv_policy::reference);
+}
+
+/// The framework's own array if the tensor is all of it, else None.
+nb::object foreign_array(const Tensor& tensor) {
+  if (std::get_deleter<DropForeign>(tensor.owner) == nullptr) return nb::none();
+  const auto* foreign = static_cast<const Foreign*>(tensor.owner.get());
+  return foreign->shape == tensor.view.shape ? foreign->array : nb::none();
+}
+
+nb::object to_numpy(const Tensor& tensor) { return share(tensor, numpy_of(tensor.view.dtype), nb::numpy()); }
+
+nb::object to_torch(const Tensor& tensor) {
+  if (nb::object own = foreign_array(tensor); !own.is_none()) return own;
+  return share(tensor, dlpack_of(tensor.view.dtype), nb::pytorch());
+}
+
+}  // namespace
+
+nb::object exported(const Tensor& tensor) { return tensor.is_set() ? nb::cast(tensor) : nb::none(); }
+
+Allocate allocator_of(nb::callable make) {
+  const std::shared_ptr<Foreign> held(new Foreign(std::move(make)), DropForeign());
+  return [held](DType dtype, std::vector<int64_t> shape) {
+    const nb::gil_scoped_acquire gil;
+    nb::object array = held->array(name_of(dtype), shape);
+    const Array arrived = writable_array_of(array, "the allocator's array", std::string(name_of(dtype)));
+    HEDDLE_CHECK(arrived.view.shape == shape && arrived.view.is_contiguous(),
+                 "the allocator returned {}, wanted contiguous {}", arrived.view.describe(), fmt::join(shape, " x "));
+    return Tensor{arrived.view, std::shared_ptr<Foreign>(new Foreign(std::move(array), shape), DropForeign())};
+  };
+}
+
+void bind_tensor(nb::module_& m) {
+  nb::class_<Tensor>(m, "Tensor", "Memory of a result, shared with whoever asks for it.")
+      .def("numpy", &to_numpy, "As a NumPy array; bfloat16 as its bits in uint16, float8 in uint8.")
+      .def("torch", &to_torch, "As a torch tensor.")
+      .def_prop_ro("dtype", [](const Tensor& t) { return std::string(name_of(t.view.dtype)); })
+      .def_prop_ro("shape", [](const Tensor& t) { return t.view.shape; })
+      .def("__repr__", [](const Tensor& t) { return t.view.describe(); });
+}
+
+}  // namespace heddle::python
