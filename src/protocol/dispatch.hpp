@@ -219,15 +219,18 @@ class Dispatch {
       if (out.row_source != nullptr) out.row_source[row] = -1;
       if (out.row_token != nullptr) out.row_token[row] = -1;
     });
-    if (out.zero_padding) zero_gaps(filled);
+    if (out.zero_padding) {
+      coop_.sync();  // rows are dealt in another way there, and two members must not write one
+      zero_gaps(first);
+    }
     if (is_leader(coop_) && out.num_dropped != nullptr) *out.num_dropped = num_dropped();
     coop_.sync();
   }
 
   HEDDLE_HD void zero_gaps(int64_t filled) const {
     const int groups = is_grouped() ? topo_.num_local(topo_.rank) : 0;
-    deal(coop_, 0, a_.out.rows, [&](long row) {
-      bool gap = row >= filled;
+    deal(coop_, filled, a_.out.rows, [&](long row) {
+      bool gap = true;
       for (int expert = 0; gap && expert < groups; ++expert) {
         const int64_t start = a_.out.expert_offsets[expert];
         gap = row < start || row >= start + a_.out.counts[expert];
