@@ -43,7 +43,7 @@ def tcp(
 
 
 def tcp_listen(host: str = "127.0.0.1", port: int = 0) -> tuple[int, int]:
-    """A socket that listens for the peers of rank 0: (descriptor, port). Port 0 = a free one, to be told to the peers."""
+    """A socket that listens for rank 0's peers: (descriptor, port). Port 0 = a free one, to be told to the peers."""
     return _core.tcp_listen(host, port)
 
 
@@ -76,8 +76,8 @@ def as_bootstrap(group: Any) -> Bootstrap:
     if all(callable(getattr(group, name, None)) for name in ("rank", "size")):
         return from_group(group)
     raise UsageError(
-        f"Buffer: group is a {type(group).__name__}, legal: a heddle.Bootstrap (in_process, tcp, from_all_gather), or a "
-        "torch.distributed process group"
+        f"Buffer: group is a {type(group).__name__}, legal: a heddle.Bootstrap (in_process, tcp, from_all_gather), or "
+        "a torch.distributed process group"
     )
 
 

@@ -33,20 +33,22 @@ _alive: weakref.WeakSet[Buffer] = weakref.WeakSet()
 class Buffer:
     """One rank's end of the pair of operations dispatch and combine.
 
-    All ranks make the same calls in the same order. Any thread may call, one at a time. Arrays are NumPy arrays or torch
-    tensors; results are of the framework of `x`. T tokens of this rank, K columns (top-k), H hidden, E experts, R ranks,
-    L experts of this rank; rank r owns experts [r * E // R, (r + 1) * E // R).
+    All ranks make the same calls in the same order. Any thread may call, one at a time. Arrays are NumPy arrays or
+    torch tensors; results are of the framework of `x`. T tokens of this rank, K columns (top-k), H hidden, E experts,
+    R ranks, L experts of this rank; rank r owns experts [r * E // R, (r + 1) * E // R).
 
     group            a heddle.Bootstrap, or a torch.distributed process group of any backend
     experts          E, of all ranks together
-    max_tokens       most tokens a rank brings to a call; 0 = no limit, and then fixed-size, slab and split calls name one
+    max_tokens       most tokens a rank brings to a call; 0 = no limit, and then fixed-size, slab and split calls name
+                     their own
     window_bytes     memory that peers write to, bytes; batches that exceed it go in rounds; 0 = 256 MiB
     timeout          how long a call waits for a peer, seconds
-    mask_late_peers  a peer that misses the deadline is masked (its part is zero, and the result says so); else the call fails
+    mask_late_peers  a peer that misses the deadline is masked (its part is zero, and the result says so); else the call
+                     fails
     threads          CPU threads that work on one call
 
-    Collective: every rank must build it, with the same settings but for timeout and threads. Raises MismatchError on every
-    rank if they differ, TimeoutError_ if a rank does not come, UsageError for a wrong argument.
+    Collective: every rank must build it, with the same settings but for timeout and threads. Raises MismatchError on
+    every rank if they differ, TimeoutError_ if a rank does not come, UsageError for a wrong argument.
     """
 
     def __init__(
@@ -129,12 +131,13 @@ class Buffer:
     ) -> Received:
         """Sends every token once to each rank that owns one of its experts. Collective.
 
-        route          a Plan; or the Handle of an earlier dispatch to go the same way again: layout, alignment and max_tokens
-                       are then those of that dispatch
+        route          a Plan; or the Handle of an earlier dispatch to go the same way again: layout, alignment and
+                       max_tokens are then those of that dispatch
         x              [T, H] rows of a multiple of 16 bytes, any element type of 1, 2 or 4 bytes
         scales         [T, P] of a 4-byte type, any strides; travels with x untouched
         weights        [T, K] float32
-        dtype          what x's elements are, where the array cannot say it: "bfloat16" for uint16, "float8_e4m3fn" for uint8
+        dtype          what x's elements are, where the array cannot say it: "bfloat16" for uint16, "float8_e4m3fn" for
+                       uint8
         layout         "token_major": one row a token, by source rank, then token order, local expert ids beside it
                        "expert_major": one row a (token, expert), grouped by expert
                        "slab": the same in [L, R x max_tokens, H]
@@ -206,9 +209,11 @@ class Buffer:
         """Brings the experts' rows back and sums them in FP32: first a rank's, then over ranks ascending. Collective.
 
         handle        of the dispatch whose rows these are
-        x             the experts' rows in the layout of that dispatch, [rows, H] or [L, R x M, H]; bfloat16, float16, float32
+        x             the experts' rows in the layout of that dispatch, [rows, H] or [L, R x M, H]; bfloat16, float16 or
+                      float32
         bias          one or two [T, H] of the output's type, added first
-        row_weights   token-major [rows, K], others [rows] float32; come back as Combined.weights (the weights' gradient)
+        row_weights   token-major [rows, K], others [rows] float32; come back as Combined.weights (the weights'
+                      gradient)
         weights       [T, K] float32 weights that the dispatch was not given; not token-major
         weighted      multiply with the weights given to the dispatch; not token-major
         float32_wire  partial sums cross the wire in FP32, not in the output's type
@@ -259,8 +264,8 @@ class Buffer:
         return self._core.masked()
 
     def reset(self, members: Sequence[int] = ()) -> None:
-        """Repairs the buffer after a fault, for `members` (default: all ranks). Every member must call it; the others are
-        removed. Handles do not survive it; plans do. Raises TimeoutError_ naming the members that did not come."""
+        """Repairs the buffer after a fault, for `members` (default: all ranks). Every member must call it; the others
+        are removed. Handles do not survive it; plans do. Raises TimeoutError_ naming the members that did not come."""
         self._core.reset(list(members))
 
     def destroy(self) -> None:

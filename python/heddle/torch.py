@@ -5,9 +5,9 @@
     y = experts(tokens.x, tokens.received.ids) * ...
     out = heddle.torch.combine(buffer, tokens.handle, y)
 
-The way back of a dispatch is a combine with the same handle, that of a combine a dispatch along the same route, so the backward
-pass is collective too: every rank must run it, in the same order. A rank without tokens has tensors of 0 rows, whose sum
-is 0, and takes part by including it in its loss.
+The way back of a dispatch is a combine with the same handle, that of a combine a dispatch along the same route. So the
+backward pass is collective too: every rank must run it, in the same order. A rank without tokens has tensors of 0 rows,
+whose sum is 0, and takes part by including it in its loss.
 """
 
 from __future__ import annotations

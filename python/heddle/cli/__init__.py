@@ -1,0 +1,1 @@
+"""The `heddle` command."""
