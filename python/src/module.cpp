@@ -7,6 +7,10 @@ NB_MODULE(_core, m) {
   using namespace heddle::python;
   nb::set_leak_warnings(false);  // a buffer that lives until the interpreter ends is no fault
   m.attr("__version__") = HEDDLE_VERSION;
+  nb::dict features;  // what this build has, for `heddle doctor`
+  features["cuda"] = HEDDLE_HAS_CUDA != 0;
+  features["fabric"] = HEDDLE_HAS_FABRIC != 0;
+  m.attr("features") = features;
   bind_errors(m);
   bind_tensor(m);
   bind_bootstrap(m);
