@@ -104,7 +104,7 @@ TEST_F(Strangers, WrongSecretIsRefused) {
 }
 
 TEST_F(Strangers, RefusalsAreToldWhenSomebodyIsMissing) {
-  start_hub(500ms);
+  start_hub(1500ms);
   EXPECT_THAT(error_of([&] { tcp_store(peer("guess")); }), error_with(ErrorCode::mismatch, "secret"));
   EXPECT_THAT(hub_.get(), error_with(ErrorCode::timeout, "ranks 1", "1 connections were refused"));
 }
