@@ -32,8 +32,10 @@ std::vector<Bytes> Callable::exchange(std::string_view operation, std::span<cons
          operation, messages.size(), rank_, size_);
   }
   if (messages[rank_] != message) {
-    fail(ErrorCode::mismatch, "{}: the all-gather returned at place {} other bytes than rank {} gave; entries must be in "
-         "the order of ranks", operation, rank_, rank_);
+    fail(ErrorCode::mismatch,
+         "{}: the all-gather returned at place {} other bytes than rank {} gave; entries must be in "
+         "the order of ranks",
+         operation, rank_, rank_);
   }
   std::vector<Bytes> all;
   for (int peer = 0; peer < size_; ++peer) all.push_back(open(peer, operation, messages[peer]));

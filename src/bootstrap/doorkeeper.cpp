@@ -48,8 +48,7 @@ void close_after(asio::steady_timer& timer, const std::shared_ptr<Doorkeeper::So
 }  // namespace
 
 Doorkeeper::Doorkeeper(asio::io_context& context, TcpListener listener, Group group)
-    : context_(context),
-      acceptor_(context, protocol_of(listener.descriptor), listener.descriptor),
+    : context_(context), acceptor_(context, protocol_of(listener.descriptor), listener.descriptor),
       group_(std::move(group)) {
   asio::co_spawn(context_, accept(), asio::detached);
 }

@@ -1,5 +1,5 @@
-// How a peer and rank 0 prove to one another that they hold the group's secret: each answers the other's random nonce, so
-// that nothing a listener hears can be used again. What follows on the connection is neither encrypted nor signed.
+// How a peer and rank 0 prove to one another that they hold the group's secret: each answers the other's random nonce,
+// so that nothing a listener hears can be used again. What follows on the connection is neither encrypted nor signed.
 //
 //   rank 0 -> peer   Challenge
 //   peer -> rank 0   Answer, with a proof over both

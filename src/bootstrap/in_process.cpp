@@ -18,7 +18,8 @@ using Gathered = std::shared_ptr<const std::vector<Bytes>>;
 // What the ranks share. A round is one collective call: ranks leave their bytes, the last to come completes it.
 class Meeting {
  public:
-  Meeting(int size, std::chrono::nanoseconds deadline) : size_(size), deadline_(deadline), present_(size), gone_(size) {}
+  Meeting(int size, std::chrono::nanoseconds deadline)
+      : size_(size), deadline_(deadline), present_(size), gone_(size) {}
 
   int size() const { return size_; }
   Gathered meet(int rank, std::string_view operation, std::span<const std::byte> mine);
@@ -51,8 +52,8 @@ Gathered Meeting::meet(int rank, std::string_view operation, std::span<const std
   arrive(rank, operation, mine);
   const auto settled = [&] { return round_ != round || broken_; };
   if (!changed_.wait_until(lock, Clock::now() + deadline_, settled)) {
-    break_up(ErrorCode::timeout, fmt::format("{}: rank {} waited {} ms for ranks {}, which did not come", operation, rank,
-                                             deadline_.count() / 1'000'000, rank_list(missing())));
+    break_up(ErrorCode::timeout, fmt::format("{}: rank {} waited {} ms for ranks {}, which did not come", operation,
+                                             rank, deadline_.count() / 1'000'000, rank_list(missing())));
   }
   // A completed round stands, whatever happened since.
   if (round_ == round) throw *broken_;

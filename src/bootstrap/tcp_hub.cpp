@@ -20,8 +20,7 @@ TcpListener listener_of(const TcpGroup& group) {
 }  // namespace
 
 TcpHub::TcpHub(const TcpGroup& group)
-    : deadline_(group.deadline),
-      members_(static_cast<std::size_t>(group.size)),
+    : deadline_(group.deadline), members_(static_cast<std::size_t>(group.size)),
       doorkeeper_(loop_.context(), listener_of(group),
                   {.size = group.size,
                    .secret = group.secret,
@@ -59,7 +58,8 @@ asio::awaitable<void> TcpHub::listen_to(int rank) {
   try {
     for (;;) take(rank, co_await read_frame(*members_[rank].socket, kMaxContribution + kFrameSlack));
   } catch (const Error& error) {
-    break_up(error.code(), fmt::format("{}: rank {} sent what is not of this group: {}", operation_, rank, error.what()));
+    break_up(error.code(),
+             fmt::format("{}: rank {} sent what is not of this group: {}", operation_, rank, error.what()));
   } catch (const std::exception& error) {
     break_up(ErrorCode::destroyed,
              fmt::format("{}: rank {} died or left the group ({})", operation_, rank, error.what()));
@@ -94,8 +94,8 @@ std::vector<Bytes> TcpHub::collect() {
     Contribution contribution = std::move(*members_[rank].contribution);
     members_[rank].contribution.reset();
     if (contribution.operation != operation_) {
-      break_up(ErrorCode::mismatch, fmt::format("rank 0 calls '{}' while rank {} calls '{}'", operation_, rank,
-                                                contribution.operation));
+      break_up(ErrorCode::mismatch,
+               fmt::format("rank 0 calls '{}' while rank {} calls '{}'", operation_, rank, contribution.operation));
       fail_all();
     }
     all.push_back(std::move(contribution.bytes));

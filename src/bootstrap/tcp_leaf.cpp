@@ -71,7 +71,8 @@ asio::awaitable<void> TcpLeaf::enter(const TcpGroup& group, Endpoints endpoints)
   } catch (const Error& error) {
     failure_ = error;
   } catch (const std::exception& error) {
-    failure_.emplace(ErrorCode::destroyed, fmt::format("join: rank 0 ended the handshake of rank {}: {}", rank_, error.what()));
+    failure_.emplace(ErrorCode::destroyed,
+                     fmt::format("join: rank 0 ended the handshake of rank {}: {}", rank_, error.what()));
   }
 }
 

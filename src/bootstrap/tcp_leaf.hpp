@@ -38,10 +38,10 @@ class TcpLeaf final : public Bootstrap {
   std::uint64_t round_ = 0;
   bool is_writing_ = false;
   bool is_in_ = false;
-  std::string trouble_;          // why rank 0 was not reached at the last try
+  std::string trouble_;  // why rank 0 was not reached at the last try
   std::optional<Frame> reply_;
   std::optional<Error> failure_;
-  EventLoop loop_;               // outlives the socket
+  EventLoop loop_;  // outlives the socket
   asio::ip::tcp::socket socket_;
 };
 

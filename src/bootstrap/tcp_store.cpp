@@ -29,9 +29,11 @@ TcpGroup checked(TcpGroup group) {
                group.size - 1);
   HEDDLE_CHECK(!group.secret.empty(), "tcp_store: secret is empty; pass one (make_secret()), or set HEDDLE_SECRET");
   HEDDLE_CHECK(group.deadline.count() > 0, "tcp_store: deadline is {} ns, must be positive", group.deadline.count());
-  const bool is_addressed = group.port != 0 || (group.rank == 0 ? group.listener.descriptor >= 0 : group.listener.port != 0);
+  const bool is_addressed =
+      group.port != 0 || (group.rank == 0 ? group.listener.descriptor >= 0 : group.listener.port != 0);
   HEDDLE_CHECK(group.size == 1 || is_addressed,
-               "tcp_store: port is 0 on rank {}; rank 0 needs a listener or a port, the others rank 0's port", group.rank);
+               "tcp_store: port is 0 on rank {}; rank 0 needs a listener or a port, the others rank 0's port",
+               group.rank);
   HEDDLE_CHECK(group.listener.descriptor < 0 || is_listening(group.listener.descriptor),
                "tcp_store: listener.descriptor is {}, must be a listening socket", group.listener.descriptor);
   return group;

@@ -1,5 +1,5 @@
-// A socket by which peers of this host hand a descriptor in. It has no name in any file system, so nothing is left of it
-// after a kill; and since any process of the host may connect, whoever does must show our token in its one message.
+// A socket by which peers of this host hand a descriptor in. It has no name in any file system, so nothing is left of
+// it after a kill; and since any process of the host may connect, whoever does must show our token in its one message.
 #pragma once
 
 #include "base/descriptor.hpp"

@@ -32,7 +32,7 @@ std::vector<Mapping> Membership::by_rank(std::vector<Mapping> by_bootstrap_rank)
   return windows;
 }
 
-// Agreed first, checked second: so a wrong argument is refused by every rank, not by one that then keeps the others waiting.
+// Agreed first, checked second: a wrong argument is refused by every rank, not by one that keeps the others waiting.
 Membership agree_on_window(Bootstrap& bootstrap, std::string_view kind, std::size_t bytes,
                            std::span<const int> members) {
   agree(bootstrap, std::array{Setting{"memory kind", std::string(kind)}, Setting{"window bytes", fmt::to_string(bytes)},

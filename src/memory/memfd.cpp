@@ -36,7 +36,7 @@ void check_sealed_memory(const Descriptor& memory, std::size_t bytes, int peer) 
     fail(ErrorCode::mismatch, "the window of rank {} is not sealed: wanted seals {:#x}, seen {:#x}", peer, kSeals,
          seals < 0 ? 0 : seals);
   }
-  struct stat status {};
+  struct stat status{};
   if (::fstat(memory.number(), &status) != 0) fail(ErrorCode::system, "fstat: {}", errno_text());
   if (status.st_size != static_cast<off_t>(whole_pages(bytes))) {
     fail(ErrorCode::mismatch, "the window of rank {} has {} bytes, wanted {}", peer, status.st_size,

@@ -1,8 +1,8 @@
 // One window of equal size on every rank, each mapped by every near rank: what puts are stored into.
 #pragma once
 
-#include "memory/mapping.hpp"
 #include "device/peer_view.hpp"
+#include "memory/mapping.hpp"
 
 #include <chrono>
 #include <span>
@@ -47,8 +47,8 @@ SymmetricMemory make_local(std::size_t bytes);
 SymmetricMemory make_heap(Bootstrap&, std::size_t bytes, std::chrono::nanoseconds deadline,
                           std::span<const int> members = {});
 
-/// Ranks are processes, or threads. Ranks of other hosts are far (host_identity). `deadline` bounds the handover between
-/// processes, the bootstrap's own deadline the rest. No descriptor, file or name stays behind.
+/// Ranks are processes, or threads. Ranks of other hosts are far (host_identity). `deadline` bounds the handover of the
+/// windows, the bootstrap's own deadline the rest. No descriptor, file or name stays behind.
 SymmetricMemory make_shm(Bootstrap&, std::size_t bytes, std::chrono::nanoseconds deadline,
                          std::span<const int> members = {});
 

@@ -9,8 +9,8 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing::error_with;
-using testing::NoneFailed;
 using testing::kPatience;
+using testing::NoneFailed;
 using testing::run_threads;
 
 constexpr std::size_t kBytes = 100'000;  // not a multiple of the page
@@ -40,9 +40,8 @@ TEST(HeapLifetime, WindowOutlivesItsOwnersObject) {
 }
 
 TEST(HeapFaults, SizeMismatchNamesBoth) {
-  const auto errors = run_threads(2, [](Bootstrap& bootstrap) {
-    make_heap(bootstrap, bootstrap.rank() == 0 ? 4096 : 8192, kPatience);
-  });
+  const auto errors = run_threads(
+      2, [](Bootstrap& bootstrap) { make_heap(bootstrap, bootstrap.rank() == 0 ? 4096 : 8192, kPatience); });
   for (const auto& error : errors) {
     EXPECT_THAT(error, error_with(ErrorCode::mismatch, "window bytes is 4096 on ranks 0, 8192 on ranks 1"));
   }
@@ -85,9 +84,8 @@ TEST(HeapMembers, WrongListsAreRefusedByAll) {
 
 TEST(HeapCycles, MappingsReturnToTheirNumber) {
   constexpr std::size_t kLarge = std::size_t{64} << 20;
-  testing::expect_nothing_left(kLarge, [] {
-    run_threads(3, [](Bootstrap& bootstrap) { make_heap(bootstrap, kLarge, kPatience); });
-  });
+  testing::expect_nothing_left(
+      kLarge, [] { run_threads(3, [](Bootstrap& bootstrap) { make_heap(bootstrap, kLarge, kPatience); }); });
 }
 
 TEST(Local, IsAWorldOfOne) {

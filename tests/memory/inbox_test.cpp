@@ -57,7 +57,8 @@ TEST(Inbox, DeliversWhatWasHandedIn) {
 // The sender need not wait for the receiver: what it handed in stays, though it is gone.
 TEST(Inbox, DeliversAfterTheSenderLeft) {
   Inbox inbox;
-  for (int from = 0; from < 40; ++from) ASSERT_EQ(hand_in(inbox.ticket(), from, make_sealed_memory(4096)), HandIn::done);
+  for (int from = 0; from < 40; ++from)
+    ASSERT_EQ(hand_in(inbox.ticket(), from, make_sealed_memory(4096)), HandIn::done);
   for (int from = 0; from < 40; ++from) {
     const auto delivery = inbox.take(now_ns() + kPatience);
     ASSERT_TRUE(delivery);

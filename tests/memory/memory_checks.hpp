@@ -68,8 +68,8 @@ inline AddressSpace address_space() {
   return space;
 }
 
-/// Runs `cycle`, which builds and destroys windows of `bytes`, 100 times. The address space may grow by what threads and
-/// the allocator keep, but not by a window a cycle.
+/// Runs `cycle`, which builds and destroys windows of `bytes`, 100 times. The address space may grow by what threads
+/// and the allocator keep, but not by a window a cycle.
 template <class Cycle>
 void expect_nothing_left(std::size_t bytes, Cycle cycle) {
   cycle();

@@ -92,9 +92,8 @@ TEST(ProcessesLifetime, KillLeavesNothingBehind) {
 }
 
 TEST(ProcessesFaults, SizeMismatchNamesBoth) {
-  const auto ranks = run_tcp_ranks(2, [](Bootstrap& bootstrap) {
-    make_shm(bootstrap, bootstrap.rank() == 0 ? 4096 : 8192, kTcpPatience);
-  });
+  const auto ranks = run_tcp_ranks(
+      2, [](Bootstrap& bootstrap) { make_shm(bootstrap, bootstrap.rank() == 0 ? 4096 : 8192, kTcpPatience); });
   for (const auto& rank : ranks) expect_tells(rank, {"window bytes is 4096 on ranks 0, 8192 on ranks 1"});
 }
 

@@ -41,9 +41,8 @@ TEST(ShmLifetime, WindowOutlivesItsOwnersObject) {
 
 // Sizes that round to the same pages differ too: offsets are computed from the bytes.
 TEST(ShmFaults, SizeMismatchNamesBoth) {
-  const auto errors = run_threads(2, [](Bootstrap& bootstrap) {
-    make_shm(bootstrap, bootstrap.rank() == 0 ? 4000 : 4001, kPatience);
-  });
+  const auto errors =
+      run_threads(2, [](Bootstrap& bootstrap) { make_shm(bootstrap, bootstrap.rank() == 0 ? 4000 : 4001, kPatience); });
   for (const auto& error : errors) {
     EXPECT_THAT(error, error_with(ErrorCode::mismatch, "window bytes is 4000 on ranks 0, 4001 on ranks 1"));
   }
@@ -60,9 +59,8 @@ TEST(ShmFaults, KindMismatchNamesBoth) {
 
 // One rank cannot have its memory; nobody is left waiting for it.
 TEST(ShmFaults, ImpossibleSizeFailsOnAllRanks) {
-  const auto errors = run_threads(3, [](Bootstrap& bootstrap) {
-    make_shm(bootstrap, std::size_t{1} << 62, kPatience);
-  });
+  const auto errors =
+      run_threads(3, [](Bootstrap& bootstrap) { make_shm(bootstrap, std::size_t{1} << 62, kPatience); });
   for (const auto& error : errors) EXPECT_THAT(error, error_with(ErrorCode::system, "rank 0", "4611686018427387904"));
 }
 
@@ -78,9 +76,8 @@ TEST(ShmMembers, KeepTheirNumbers) {
 
 TEST(ShmCycles, DescriptorsAndMappingsReturnToTheirNumber) {
   constexpr std::size_t kLarge = std::size_t{64} << 20;
-  testing::expect_nothing_left(kLarge, [] {
-    run_threads(3, [](Bootstrap& bootstrap) { make_shm(bootstrap, kLarge, kPatience); });
-  });
+  testing::expect_nothing_left(
+      kLarge, [] { run_threads(3, [](Bootstrap& bootstrap) { make_shm(bootstrap, kLarge, kPatience); }); });
 }
 
 TEST(HostIdentity, IsTheSameEverywhereOnThisHost) { EXPECT_EQ(host_identity(), host_identity()); }

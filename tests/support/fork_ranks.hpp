@@ -1,6 +1,7 @@
 // Ranks that are forked processes: run a function in each, collect what it returned or why it failed, kill stragglers.
 //
-//   for (const RankOutcome& rank : run_ranks(2, [](int rank) { return to_bytes(work(rank)); })) EXPECT_TRUE(rank.ok()) << rank;
+//   const auto outcomes = run_ranks(2, [](int rank) { return to_bytes(work(rank)); });
+//   for (const RankOutcome& rank : outcomes) EXPECT_TRUE(rank.ok()) << rank;
 //
 // The body runs in the child. It may throw, use EXPECT_ and ASSERT_ (a failure there makes the rank fail), or die.
 // Fork before the test starts threads: a child has only the thread that forked it.

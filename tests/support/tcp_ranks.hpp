@@ -14,8 +14,8 @@ std::vector<RankOutcome> run_tcp_ranks(int count, Body body, std::chrono::nanose
   const TcpListener listener = tcp_listen();
   const std::string secret = make_secret();
   ForkedRanks ranks(count, [&](int rank) {
-    const auto bootstrap = tcp_store(
-        {.rank = rank, .size = count, .secret = secret, .listener = listener, .deadline = deadline});
+    const auto bootstrap =
+        tcp_store({.rank = rank, .size = count, .secret = secret, .listener = listener, .deadline = deadline});
     if constexpr (std::is_void_v<std::invoke_result_t<Body, Bootstrap&>>) {
       body(*bootstrap);
       return Bytes{};
