@@ -25,7 +25,7 @@ def on_threads(size: int, body: Callable[[heddle.Bootstrap], Any]) -> list[Any]:
     def run(bootstrap: heddle.Bootstrap) -> None:
         try:
             results[bootstrap.rank] = body(bootstrap)
-        except Exception as error:
+        except BaseException as error:  # pytest's own failures too
             results[bootstrap.rank] = error
 
     threads = [threading.Thread(target=run, args=(one,), daemon=True) for one in heddle.in_process(size, PATIENCE)]
