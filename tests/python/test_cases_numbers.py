@@ -83,7 +83,7 @@ def test_case_19_ready_payloads_arrive_byte_for_byte():
 
 @pytest.mark.parametrize("size", [2, 3, 8])
 def test_case_23_sums_are_rounded_as_documented(size):
-    """To the bit: an FP32 chain over ranks ascending from +0, parts in bfloat16, one rounding at the end. And near FP64."""
+    """To the bit: an FP32 chain over ranks ascending from +0, parts in bfloat16, one rounding at the end. Near FP64."""
     rng = np.random.default_rng(size)
     outputs = [values(bits(rng.standard_normal((5 * size, HIDDEN)) * 10.0 ** rng.integers(-3, 4))) for _ in range(size)]
 
