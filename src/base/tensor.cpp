@@ -1,19 +1,12 @@
 #include <heddle/tensor.hpp>
 
 #include <fmt/ranges.h>
-#include <sys/mman.h>
 
-#include <cstdlib>
+#include <utility>
 
-#include "base/error.hpp"
+#include "base/host_memory.hpp"
 
 namespace heddle {
-namespace {
-
-constexpr size_t kCacheLine = 64;
-constexpr size_t kHugePage = size_t{2} << 20;
-
-}  // namespace
 
 int64_t TensorView::stride(size_t i) const {
   if (!strides.empty()) return i < strides.size() ? strides[i] : 1;
@@ -48,16 +41,9 @@ std::string TensorView::describe() const {
 
 Tensor allocate_host(DType dtype, std::vector<int64_t> shape) {
   TensorView view{.data = nullptr, .dtype = dtype, .shape = std::move(shape), .strides = {}, .device = {}};
-  const size_t bytes = static_cast<size_t>(view.numel()) * size_of(dtype);
-  // Fresh rows are written at once, and large pages spare most of the faults of that.
-  const bool is_large = bytes >= 2 * kHugePage;
-  const size_t align = is_large ? kHugePage : kCacheLine;
-  const size_t padded = (bytes / align + 1) * align;
-  void* memory = std::aligned_alloc(align, padded);
-  if (is_large && memory != nullptr) ::madvise(memory, padded, MADV_HUGEPAGE);
-  if (memory == nullptr) fail(ErrorCode::system, "out of memory: {} for a {} tensor", padded, view.describe());
-  view.data = memory;
-  return {view, std::shared_ptr<void>(memory, std::free)};
+  auto owner = host_blocks().take(static_cast<size_t>(view.numel()) * size_of(dtype));
+  view.data = owner.get();
+  return {view, std::move(owner)};
 }
 
 TensorView view_of(void* data, DType dtype, std::initializer_list<int64_t> shape) {
