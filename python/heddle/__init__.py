@@ -9,7 +9,8 @@ Importing it needs no GPU, no CUDA and no torch, starts no thread and touches no
 functions.
 """
 
-from ._core import Metrics, OperationMetrics, __version__
+from ._core import Metrics, OperationMetrics
+from ._core import version as __version__
 from .bootstrap import Bootstrap, from_all_gather, from_group, in_process, make_secret, tcp, tcp_listen
 from .buffer import Buffer
 from .errors import (

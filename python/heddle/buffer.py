@@ -166,7 +166,7 @@ class Buffer:
                 zero_padding=zero_padding,
                 drop_overflow=drop_overflow,
             )
-            call = self._core.dispatch_again if is_handle(route) else self._core.dispatch
+            call: Any = self._core.dispatch_again if is_handle(route) else self._core.dispatch
         return Received(call(route._core, inputs, options), is_torch(x))
 
     def dispatch_send(

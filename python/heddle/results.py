@@ -35,7 +35,7 @@ class Received:
     @property
     def x_dtype(self) -> str:
         """Name of x's element type: "bfloat16", "float8_e4m3fn", ..."""
-        return self._core.x.dtype
+        return self._core.x.dtype if self._core.x else "unknown"
 
     @cached_property
     def scales(self) -> Array | None:
@@ -117,7 +117,7 @@ class Combined:
     @property
     def x_dtype(self) -> str:
         """Name of x's element type."""
-        return self._core.x.dtype
+        return self._core.x.dtype if self._core.x else "unknown"
 
     @cached_property
     def weights(self) -> Array | None:

@@ -78,7 +78,7 @@ class _Dispatch(torch.autograd.Function):
         plan: Plan,
         options: dict[str, Any],
         out: list[Received],
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         received = buffer.dispatch(plan, x, weights=weights, **options)
         out.append(received)
         ctx.buffer, ctx.handle, ctx.has_weights = buffer, received.handle, weights is not None

@@ -1,12 +1,13 @@
 // heddle._core: the C++ API for python/heddle, which is what users import. Importing it starts no thread and touches no device.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 
 #include "bindings.hpp"
 
 NB_MODULE(_core, m) {
   using namespace heddle::python;
   nb::set_leak_warnings(false);  // a buffer that lives until the interpreter ends is no fault
-  m.attr("__version__") = HEDDLE_VERSION;
+  m.attr("version") = std::string(HEDDLE_VERSION);
   nb::dict features;  // what this build has, for `heddle doctor`
   features["cuda"] = HEDDLE_HAS_CUDA != 0;
   features["fabric"] = HEDDLE_HAS_FABRIC != 0;

@@ -62,8 +62,6 @@ nb::object to_torch(const Tensor& tensor) {
 
 }  // namespace
 
-nb::object exported(const Tensor& tensor) { return tensor.is_set() ? nb::cast(tensor) : nb::none(); }
-
 Allocate allocator_of(nb::callable make) {
   const std::shared_ptr<Foreign> held(new Foreign(std::move(make)), DropForeign());
   return [held](DType dtype, std::vector<int64_t> shape) {

@@ -3,6 +3,10 @@
 
 #include <heddle/tensor.hpp>
 
+#include <nanobind/stl/optional.h>
+
+#include <optional>
+
 #include "bindings.hpp"
 
 namespace heddle::python {
@@ -13,8 +17,10 @@ Tensor kept(const TensorView& view, Owner owner) {
   return {view, std::make_shared<Owner>(std::move(owner))};
 }
 
-/// None if it is not set. Later export as NumPy array or torch tensor.
-nb::object exported(const Tensor&);
+/// None in Python if it is not set; else to be asked for a NumPy array or a torch tensor.
+inline std::optional<Tensor> exported(const Tensor& tensor) {
+  return tensor.is_set() ? std::optional(tensor) : std::nullopt;
+}
 
 /// An allocator that asks `make(dtype_name, shape)` for each output and gets an array back. Called with or without the GIL.
 Allocate allocator_of(nb::callable make);

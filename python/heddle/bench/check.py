@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..errors import Error
@@ -69,7 +71,8 @@ def _check_weights(world: World, rank: int, arrivals: Arrivals, received: Receiv
         return
     expert = first + arrivals.place // (options.ranks * options.tokens)
     weights = np.where(ids == expert[:, None], weights_of(options)[0] if options.tokens else 0, 0).sum(axis=1)
-    _same("weights", received.weights.reshape(-1)[arrivals.place], weights)
+    seen: Any = received.weights
+    _same("weights", seen.reshape(-1)[arrivals.place], weights)
 
 
 class _Placed:
@@ -83,7 +86,7 @@ class _Placed:
         return self._rows[self._place[part], columns]
 
 
-def _scale_rows(scales: np.ndarray, place: np.ndarray) -> np.ndarray:
+def _scale_rows(scales: Any, place: np.ndarray) -> np.ndarray:
     """[n, P] of row-major or slab scales."""
     if scales.ndim == 2:
         return scales[place]
@@ -91,7 +94,7 @@ def _scale_rows(scales: np.ndarray, place: np.ndarray) -> np.ndarray:
     return scales[place // group, place % group]
 
 
-def _same(name: str, seen: np.ndarray, wanted: np.ndarray) -> None:
+def _same(name: str, seen: Any, wanted: np.ndarray) -> None:
     if seen.shape != wanted.shape or not np.array_equal(seen, wanted):
         differ = int((seen != wanted).sum()) if seen.shape == wanted.shape else "all"
         raise WrongResult(f"{name} {list(seen.shape)}: {differ} entries are wrong (wanted {list(wanted.shape)})")

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 
 from .options import Options
 from .payload import expert_exponent
 from .routing import ids_of
+
+Group = tuple[int, np.ndarray, Any]
+"""First place in the output, numbers of the tokens, exponent of their expert."""
 
 
 class World:
@@ -65,7 +71,7 @@ class Arrivals:
         self.exponent = np.concatenate(exponent) if exponent else np.empty(0, np.int64)
 
 
-def _token_groups(world: World, rank: int):
+def _token_groups(world: World, rank: int) -> Iterator[Group]:
     """One group a source: its tokens that come here, in order."""
     begin = 0
     for source in range(world.options.ranks):
@@ -74,7 +80,7 @@ def _token_groups(world: World, rank: int):
         begin += len(tokens)
 
 
-def _slab_groups(world: World, rank: int):
+def _slab_groups(world: World, rank: int) -> Iterator[Group]:
     """One group a local expert: by source, then token."""
     options = world.options
     for local, expert in enumerate(range(world.bounds[rank], world.bounds[rank + 1])):

@@ -65,8 +65,8 @@ class Fleet:
         open_pipes = dict(enumerate(self._pipes))
         try:
             while open_pipes:
-                for pipe in wait(list(open_pipes.values())):
-                    rank = next(rank for rank, one in open_pipes.items() if one is pipe)
+                ready = wait(list(open_pipes.values()))
+                for rank, pipe in [(rank, pipe) for rank, pipe in open_pipes.items() if pipe in ready]:
                     self._hear(rank, pipe, open_pipes, results, say)
             return [results[rank] for rank in range(len(self._pipes))]
         finally:

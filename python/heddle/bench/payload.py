@@ -7,6 +7,7 @@ table, the right part row `high digit` of another, so rows of gigabytes are told
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +45,7 @@ class Table:
         """[n, H] rows of these tokens."""
         return np.concatenate([self.left[numbers % self.base], self.right[numbers // self.base]], axis=1)
 
-    def num_wrong(self, numbers: np.ndarray, rows: np.ndarray) -> int:
+    def num_wrong(self, numbers: np.ndarray, rows: Any) -> int:
         """How many of `rows` differ from those of these tokens in any element."""
         split = self.left.shape[1]
         wrong = 0

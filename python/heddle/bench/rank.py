@@ -37,7 +37,8 @@ class Rank:
         self.arrivals = Arrivals(self.world, self.rank)
         own = self.rank * options.tokens + np.arange(options.tokens)
         self.x = self.payload.sent.rows(own)
-        self.scales = self.payload.scales.rows(own) if options.sends_fp8 else None
+        scales = self.payload.scales if options.sends_fp8 else None
+        self.scales = scales.rows(own) if scales else None
         self.weights = weights_of(options) if options.is_slab else None
         self.ids = self.world.ids[self.rank]
         self.results: np.ndarray | None = None  # the experts' output, where it is not the received rows themselves
@@ -64,13 +65,12 @@ class Rank:
         for times in self.times.values():
             times.clear()
         before = self.buffer.metrics()
+        floors: dict[str, dict[str, list[int]]] = {}
         for i in range(self.options.iterations):
             self.say(f"iteration {i + 1} of {self.options.iterations}")
-            received = None  # noqa: F841 (its memory goes back before the next call takes as much)
-            received = self.iterate()
+            last = i + 1 == self.options.iterations
+            floors = self.iterate(then=self.measure_floors if last else None)
         after = self.buffer.metrics()
-        floors = self.measure_floors(received)
-        received = None
         if self.options.verify:
             checked["elements against NumPy"] += self.verify("last")
         self.bootstrap.barrier("done")
@@ -106,12 +106,13 @@ class Rank:
     def combine(self, received: Received, y: frameworks.Array) -> Any:
         return self.buffer.combine(received.handle, y, dtype="bfloat16", weighted=self.options.is_slab)
 
-    def iterate(self) -> Received:
+    def iterate(self, then: Callable[[Received], Any] | None = None) -> Any:
+        """One round. What it received is gone when it returns, so that the next one's takes the same memory."""
         plan = self.timed("plan", lambda: self.buffer.plan(self.ids))
         received = self.timed("dispatch", lambda: self.dispatch(plan))
         y = self.rows_to_combine(received)
         self.timed("combine", lambda: self.combine(received, y))
-        return received
+        return then(received) if then else None
 
     def timed(self, name: str, call: Callable[[], Result]) -> Result:
         self.bootstrap.barrier(name)

@@ -23,7 +23,7 @@ def assemble(options: Options, ranks: list[dict[str, Any]], seconds: float) -> d
     operations = {name: _operation(options, name, ranks) for name in OPERATIONS}
     checked = {key: sum(rank["checked"][key] for rank in ranks) for key in ranks[0]["checked"]}
     return {
-        "heddle": _core.__version__,
+        "heddle": _core.version,
         "machine": {"cpu": _cpu_name(), "cores": len(os.sched_getaffinity(0)), "python": platform.python_version()},
         "options": options.to_json(),
         "operations": operations,

@@ -11,6 +11,7 @@ from .. import _core
 from ..arguments import dispatch_options
 from ..bootstrap import Bootstrap
 from ..buffer import Buffer
+from ..results import Received
 from .check import WrongResult
 from .options import Options
 from .routing import ids_of
@@ -100,7 +101,7 @@ def _world(options: Options, rows: list, scales: list, weights: list) -> spec.Wo
     )  # fmt: skip
 
 
-def _compare(received, expected) -> int:
+def _compare(received: Received, expected: Any) -> int:
     """Rows that hold a token, and the tables beside them."""
     live = np.flatnonzero(expected.row_source >= 0)
     x = received.x.reshape(-1, received.x.shape[-1]).view(np.uint8)
@@ -110,14 +111,15 @@ def _compare(received, expected) -> int:
     total += _same("num_per_expert", received.num_per_expert, expected.counts)
     if received.ids is not None:
         total += _same("ids", received.ids, expected.ids)
-    own_weights = received.weights.reshape(-1)
+    own_weights: Any = received.weights
+    own_weights = own_weights.reshape(-1)
     wanted = expected.row_weights if len(expected.row_weights) else expected.weights
     if len(wanted) == expected.rows:
         own_weights, wanted = own_weights[live], wanted[live]
     return total + _same("weights", own_weights, wanted)
 
 
-def _same(name: str, seen: np.ndarray, wanted: np.ndarray) -> int:
+def _same(name: str, seen: Any, wanted: Any) -> int:
     mine, theirs = np.ascontiguousarray(seen).tobytes(), np.ascontiguousarray(wanted).tobytes()
     if mine != theirs:
         raise WrongResult(f"{name} of the small call are not what the spec says")

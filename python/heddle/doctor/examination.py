@@ -12,7 +12,7 @@ from .probe import Probe
 
 def examine(probe: Probe, ranks: int, features: Mapping[str, bool] | None = None) -> Iterator[Line]:
     features = self_test.features() if features is None else features
-    yield versions.heddle(_core.__version__, features)
+    yield versions.heddle(_core.version, features)
     yield from versions.packages(probe)
     yield machine.cpu(probe)
     yield machine.memory(probe)

@@ -14,15 +14,15 @@ _LITTLE = 2 << 30  # bytes
 def cpu(probe: Probe) -> Line:
     info = probe.text("/proc/cpuinfo") or ""
     name = re.search(r"^model name\s*:\s*(.+)$", info, re.M)
-    flags = set((re.search(r"^flags\s*:\s*(.+)$", info, re.M) or [None, ""])[1].split())
+    features = re.search(r"^flags\s*:\s*(.+)$", info, re.M)
+    flags = set(features[1].split()) if features else set()
     usable = len(probe.cores())
     all_cores = len(re.findall(r"^processor\s*:", info, re.M)) or usable
     share = f"{usable} cores" if usable == all_cores else f"{usable} of {all_cores} cores"
     vectors = [flag for flag in _WANTED if flag in flags]
     found = f"{name[1] if name else 'unknown processor'}, {share}, vectors: {', '.join(vectors) or 'none known'}"
-    if "x86" in info.lower() or flags:
-        if not {"avx2", "fma"} <= flags:
-            return Line("CPU", found, "note", "no AVX2: rows are summed by the plain code, several times slower")
+    if flags and not {"avx2", "fma"} <= flags:
+        return Line("CPU", found, "note", "no AVX2: rows are summed by the plain code, several times slower")
     return Line("CPU", found)
 
 
