@@ -22,7 +22,7 @@ struct alignas(kCellAlign) Cells {
   uint64_t faults;                   // 1 once `fault` is valid
   uint64_t closed;                   // > 0: the source has masked me
   uint64_t destroyed;                // > 0: the source has destroyed its buffer
-  uint64_t reset;                    // 2 x incarnation + phase of the source; never cleared
+  uint64_t reset;                    // 2 x incarnation + phase of the source (reset.hpp); never cleared
   FaultCell fault;
   Offer offer[kLanes];
 };

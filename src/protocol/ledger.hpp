@@ -49,6 +49,7 @@ struct Ledger {
   uint64_t offers_seen[kLanes][kMaxRanks] = {};
   uint64_t mask[kMaxRanks] = {};   // a Mask; atomic
   uint64_t told[kMaxRanks] = {};   // what this rank's reset counter at the peer shows; never cleared
+  uint64_t left_out[kMaxRanks] = {};  // how often the peer had gone on without this rank when they last met; never cleared
   uint64_t fault_claimed = 0;      // atomic; the first fault of a call is kept
   uint64_t interrupted = 0;        // atomic; the host wants the call in progress to end
   Fault fault;

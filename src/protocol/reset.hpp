@@ -8,6 +8,17 @@
 
 namespace heddle {
 
+/// A reset counter holds 2 x incarnation + phase below, and above how often its source has come back to the owner after a
+/// reset that left the owner out.
+inline constexpr uint64_t kLeftOut = uint64_t{1} << 40;
+
+HEDDLE_HD inline uint64_t total_from(const std::byte* window, const Context& ctx, int peer) {
+  return load_acquire(&cells_of(window, ctx, peer).reset) % kLeftOut;
+}
+HEDDLE_HD inline uint64_t left_out_by(const std::byte* window, const Context& ctx, int peer) {
+  return load_acquire(&cells_of(window, ctx, peer).reset) / kLeftOut;
+}
+
 /// Brings this rank's reset counter at each member to 2 x incarnation + phase, and waits for theirs. The counters are
 /// absolute and never cleared, so a meeting that was broken off can be held again. False: `missing` did not come.
 template <class Port>
@@ -16,15 +27,16 @@ HEDDLE_HD bool meet(Port& port, const Context& ctx, const RankSet& members, uint
   const int64_t counter = static_cast<int64_t>(offsetof(Cells, reset));
   for (int peer = 0; peer < ctx.topo.world; ++peer) {
     if (!members.has(peer) || ledger.told[peer] >= total) continue;
-    port.add(peer, ctx.window.cells(ctx.topo.rank) + counter, static_cast<int64_t>(total - ledger.told[peer]));
+    const bool was_out = ledger.mask[peer] == static_cast<uint64_t>(Mask::removed) && ledger.told[peer] / 2 < total / 2;
+    const uint64_t n = total - ledger.told[peer] + (was_out ? kLeftOut : 0);
+    port.add(peer, ctx.window.cells(ctx.topo.rank) + counter, static_cast<int64_t>(n));
     ledger.told[peer] = total;
   }
   missing = {};
   const uint64_t deadline = port.now() + ctx.timeout_ns;
   for (int peer = 0; peer < ctx.topo.world; ++peer) {
     if (!members.has(peer)) continue;
-    const Cells& cells = cells_of(port.local(), ctx, peer);
-    for (int attempt = 0; load_acquire(&cells.reset) < total; ++attempt) {
+    for (int attempt = 0; total_from(port.local(), ctx, peer) < total; ++attempt) {
       if (port.now() > deadline) {
         missing.add(peer);
         break;
@@ -59,10 +71,23 @@ HEDDLE_HD inline void clear_ledger(const Context& ctx, const RankSet& members) {
 HEDDLE_HD inline uint64_t newest(const std::byte* window, const Context& ctx, const RankSet& members) {
   uint64_t most = ctx.ledger->incarnation + 1;
   for (int peer = 0; peer < ctx.topo.world; ++peer) {
-    const uint64_t theirs = load_acquire(&cells_of(window, ctx, peer).reset) / 2;
+    const uint64_t theirs = total_from(window, ctx, peer) / 2;
     if (members.has(peer) && theirs > most) most = theirs;
   }
   return most;
+}
+
+HEDDLE_HD inline void note_left_out(const std::byte* window, const Context& ctx) {
+  for (int peer = 0; peer < ctx.topo.world; ++peer) ctx.ledger->left_out[peer] = left_out_by(window, ctx, peer);
+}
+
+/// A member that is further has gone on without this rank since note_left_out(). Without such a sign it was here, and is in
+/// its next reset already.
+HEDDLE_HD inline bool is_left_out(const std::byte* window, const Context& ctx, const RankSet& members) {
+  for (int peer = 0; peer < ctx.topo.world; ++peer) {
+    if (members.has(peer) && left_out_by(window, ctx, peer) > ctx.ledger->left_out[peer]) return true;
+  }
+  return false;
 }
 
 /// Repairs the buffer for `members`, of which this rank is one. False: those in `missing` did not come; try again. Cells are
@@ -70,20 +95,22 @@ HEDDLE_HD inline uint64_t newest(const std::byte* window, const Context& ctx, co
 template <class Port>
 HEDDLE_HD bool reset(Port& port, const Context& ctx, const RankSet& members, RankSet& missing) {
   Ledger& ledger = *ctx.ledger;
-  uint64_t next = 0;
-  do {
-    next = newest(port.local(), ctx, members);
+  const std::byte* window = port.local();
+  while (true) {
+    const uint64_t next = newest(window, ctx, members);
     if (ledger.cleared != next) {
       if (!meet(port, ctx, members, 2 * next, missing)) return false;
-      if (newest(port.local(), ctx, members) > next) continue;
+      note_left_out(window, ctx);  // before the look: what comes after it is of a later incarnation
+      if (newest(window, ctx, members) > next) continue;
       clear_cells(port.local(), ctx);
       ledger.cleared = next;
     }
     if (!meet(port, ctx, members, 2 * next + 1, missing)) return false;
-  } while (newest(port.local(), ctx, members) > next);
-  ledger.incarnation = next;
-  clear_ledger(ctx, members);
-  return true;
+    if (newest(window, ctx, members) > next && is_left_out(window, ctx, members)) continue;
+    ledger.incarnation = next;
+    clear_ledger(ctx, members);
+    return true;
+  }
 }
 
 }  // namespace heddle
