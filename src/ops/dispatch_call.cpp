@@ -312,8 +312,18 @@ void DispatchCall::receive() {
     if (args_.offer.is_set) calls_.keep_until_reset(result_.x.owner);
     calls_.raise_fault();
   }
+  // A source that closed the pair meanwhile may have stores on their way into the rows it was offered.
+  if (args_.offer.is_set && has_lost_a_source()) calls_.keep_until_reset(result_.x.owner);
   calls_.raise_refusal(Kind::dispatch, *args_.call.state);
   finish();
+}
+
+bool DispatchCall::has_lost_a_source() const {
+  const CallState& state = *args_.call.state;
+  for (int source = 0; source < calls_.topology().world; ++source) {
+    if (state.counted[source] && !is_live(state, source)) return true;
+  }
+  return false;
 }
 
 void DispatchCall::finish() {

@@ -35,6 +35,7 @@ class DispatchCall : public InFlight {
   Tensor make_x(int64_t rows);
   void take_scales(int64_t rows);
   Tensor make(DType, std::vector<int64_t> shape);
+  bool has_lost_a_source() const;
   void finish();
 
   Calls& calls_;
