@@ -31,6 +31,29 @@ TEST_P(Schedules, EveryResultIsExact) {
   }
 }
 
+void expect_all_well(Program program) {
+  for (program.seed = 1; program.seed <= kSchedules; ++program.seed) {
+    ASSERT_EQ(play(program), "") << program.describe();
+    ASSERT_FALSE(::testing::Test::HasFailure()) << program.describe();
+  }
+}
+
+// A rank that is quick is in its second reset while another takes its last look in the first: that one was not left out.
+TEST(Former, ResetAfterResetWithNothingBetween) {
+  Program program = tiny_program({});
+  program.segments = {{.resets = true}, {.resets = true}, {.resets = true}};
+  expect_all_well(program);
+}
+
+// A rank may store its rows into an offered output, be done and mask the receiver, all before a row has landed. The output
+// is free for its owner then, but its memory is not for anybody else.
+TEST(Former, RowsInPlaceOfARankThatMasksTheReceiver) {
+  Program program = tiny_program({{.what = Do::dispatch}, {.what = Do::mask, .rank = 0, .peer = 1}});
+  program.in_place = true;
+  program.segments[0].may_mask = program.segments[0].resets = true;
+  expect_all_well(program);
+}
+
 INSTANTIATE_TEST_SUITE_P(Batch, Schedules, ::testing::Range(0, 4));
 
 }  // namespace
