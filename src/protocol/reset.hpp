@@ -37,7 +37,7 @@ HEDDLE_HD bool meet(Port& port, const Context& ctx, const RankSet& members, uint
   for (int peer = 0; peer < ctx.topo.world; ++peer) {
     if (!members.has(peer)) continue;
     for (int attempt = 0; total_from(port.local(), ctx, peer) < total; ++attempt) {
-      if (port.now() > deadline) {
+      if (port.now() > deadline || load_acquire(&ledger.interrupted) != 0) {
         missing.add(peer);
         break;
       }
@@ -96,6 +96,7 @@ template <class Port>
 HEDDLE_HD bool reset(Port& port, const Context& ctx, const RankSet& members, RankSet& missing) {
   Ledger& ledger = *ctx.ledger;
   const std::byte* window = port.local();
+  store_release(&ledger.interrupted, 0);  // meant for the call before
   while (true) {
     const uint64_t next = newest(window, ctx, members);
     if (ledger.cleared != next) {

@@ -49,6 +49,19 @@ def test_interrupt_ends_a_wait_and_reset_repairs():
     one.destroy()
 
 
+def test_interrupt_ends_a_reset_which_can_be_made_again():
+    zero, one = pair()
+    signal_soon(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        zero.reset()
+    other = threading.Thread(target=one.reset)
+    other.start()
+    zero.reset()
+    other.join()
+    zero.destroy()
+    one.destroy()
+
+
 def test_a_signal_whose_handler_does_not_raise_only_runs_it():
     zero, one = pair()
     heard = threading.Event()
