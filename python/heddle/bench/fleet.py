@@ -15,7 +15,8 @@ from .. import bootstrap
 from ..errors import Error
 from .options import Options
 
-_GRACE = 5.0  # seconds for the others to say what happened, when one rank is lost
+_GRACE = 5.0  # seconds for a process to end by itself
+_MOMENT = 1.0  # seconds until the system has said that a process was killed
 
 
 class RankFailed(Error):
@@ -85,16 +86,16 @@ class Fleet:
         elif kind == "result":
             results[rank] = content
         else:
-            raise RankFailed(self._first_cause(rank, content, open_pipes))
+            raise RankFailed(self._first_cause(rank, content))
 
-    def _first_cause(self, rank: int, content: str, open_pipes: dict) -> str:
-        """A rank that fails pulls the others along; a dead one says nothing, so it is named if there is one."""
-        deadline = time.monotonic() + _GRACE
+    def _first_cause(self, rank: int, content: str) -> str:
+        """A rank that was killed says nothing, and pulls the others along: it is named if there is one."""
+        deadline = time.monotonic() + _MOMENT
         while time.monotonic() < deadline:
             for other, process in enumerate(self._processes):
-                if process.exitcode not in (None, 0):
-                    return f"{self._epitaph(other)}; rank {rank} then said: {content}" if other != rank else content
-            time.sleep(0.05)
+                if process.exitcode is not None and process.exitcode < 0:
+                    return f"{self._epitaph(other)}; rank {rank} then said: {content}"
+            time.sleep(0.02)
         return f"rank {rank}: {content}"
 
     def _epitaph(self, rank: int) -> str:
@@ -122,14 +123,13 @@ def _serve(
     meeting: tuple, listener: socket.socket | None, pipe: Connection, body: Callable[..., Any], args: tuple
 ) -> None:
     """The main function of a rank's process."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is the command's to answer
     rank, size, address, secret, timeout = meeting
     try:
         descriptor = -1 if listener is None else listener.detach()
         group = bootstrap.tcp(rank, size, address, secret, timeout, listener=descriptor)
         say = (lambda text: pipe.send(("step", text))) if rank == 0 else (lambda text: None)
         pipe.send(("result", body(group, say, *args)))
-    except KeyboardInterrupt:
-        os._exit(130)
     except Error as error:
         pipe.send(("error", f"{type(error).__name__}: {error}"))
         os._exit(1)
