@@ -23,11 +23,23 @@ def pair(**settings):
     )
 
 
+def is_in_heddle(thread):
+    """Is the thread in a call of the package?"""
+    frame = sys._current_frames().get(thread.ident)
+    while frame is not None:
+        if os.sep + "heddle" + os.sep in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def signal_soon(number):
-    """To this process, once it waits."""
+    """To this process, once its main thread waits."""
 
     def send():
-        time.sleep(0.3)
+        while not is_in_heddle(threading.main_thread()):
+            time.sleep(0.01)
+        time.sleep(0.2)
         os.kill(os.getpid(), number)
 
     threading.Thread(target=send, daemon=True).start()
