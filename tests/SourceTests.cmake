@@ -28,3 +28,5 @@ if(heddle_cuda AND kernel_list)
     --expect ${kernel_list} --arch ${architectures})
   set_tests_properties(cuda_kernels PROPERTIES LABELS cuda)
 endif()
+
+include(mutants/Mutants.cmake)

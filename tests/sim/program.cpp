@@ -178,7 +178,9 @@ Program tiny_program(std::vector<Step> steps) {
   Program p;
   p.ranks = p.experts = p.topk = 2;
   p.max_tokens = p.slots = 1;
-  p.batches = {{{.tokens = 1, .ids = {0, 1}, .weights = {1, 2}}, {.tokens = 1, .ids = {-1, 0}, .weights = {1, 1}}}};
+  const std::vector<RankBatch> batch{{.tokens = 1, .ids = {0, 1}, .weights = {1, 2}},
+                                     {.tokens = 1, .ids = {-1, 0}, .weights = {1, 1}}};
+  p.batches = {batch, batch};  // their rows differ
   p.segments = {{.steps = std::move(steps)}};
   return p;
 }

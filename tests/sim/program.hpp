@@ -75,7 +75,7 @@ inline constexpr uint64_t kTimeout = 1'000'000;  // ns of a time that is not rea
 
 Program draw_program(uint64_t seed);
 
-/// Two ranks, one token each, which hits an expert of either rank.
+/// Two ranks with two batches of one token each: rank 0's hits an expert of either rank, rank 1's one of rank 0.
 Program tiny_program(std::vector<Step> steps);
 
 }  // namespace heddle::testing

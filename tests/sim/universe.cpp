@@ -152,6 +152,7 @@ struct Universe::State {
 Universe::Universe(const UniverseSettings& settings) : state_(std::make_unique<State>()) {
   state_->settings = settings;
   state_->pauses = settings.pauses;
+  state_->puts.reserve(4096);  // a rank that made it grow would race with whoever did so before
   state_->members.resize(static_cast<size_t>(settings.ranks));
   for (Member& m : state_->members) {
     m.window = make_memory(settings.window_bytes);
@@ -165,6 +166,7 @@ Universe::~Universe() {
   for (Member& m : s.members) {
     while (m.fiber && m.fiber->has_started() && !m.fiber->has_ended()) m.fiber->resume();
   }
+  join();
   for (const Put& put : s.puts) delete[] put.bytes;
 }
 
@@ -213,7 +215,9 @@ void Universe::run(const std::function<void(int)>& body, Choices& choices) {
 }
 
 void Universe::join() {
-  for (Member& m : state_->members) m.fiber->join();
+  for (Member& m : state_->members) {
+    if (m.fiber) m.fiber->join();
+  }
 }
 
 const std::string& Universe::trouble() const { return state_->trouble; }
