@@ -27,7 +27,7 @@ def is_in_heddle(thread):
     """Is the thread in a call of the package?"""
     frame = sys._current_frames().get(thread.ident)
     while frame is not None:
-        if os.sep + "heddle" + os.sep in frame.f_code.co_filename:
+        if frame.f_code.co_filename.startswith(os.path.dirname(heddle.__file__)):
             return True
         frame = frame.f_back
     return False
