@@ -29,7 +29,7 @@ void swap_exceptions(Exceptions& leaving, const Exceptions& coming) {
 
 /// Stacks are used again: an exploration makes a few hundred thousand of them.
 std::vector<std::unique_ptr<char[]>>& spare_stacks() {
-  static std::vector<std::unique_ptr<char[]>> spare;
+  thread_local std::vector<std::unique_ptr<char[]>> spare;
   return spare;
 }
 
@@ -57,7 +57,7 @@ struct Fiber::Stack {
   bool started = false;
   bool ended = false;
 
-  static inline Stack* coming = nullptr;  // whose first resume() this is
+  static inline thread_local Stack* coming = nullptr;  // whose first resume() this is
 
   static void enter() {
     Stack* self = coming;

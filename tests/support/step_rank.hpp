@@ -7,14 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "cuda/machine.hpp"
+#include "support/machine.hpp"
 #include "spec/world.hpp"
 
 namespace heddle::testing {
 
-using Bytes = std::vector<uint8_t>;
+using TableBytes = std::vector<uint8_t>;
 /// By the name of a tensor.
-using Tables = std::map<std::string, Bytes>;
+using Tables = std::map<std::string, TableBytes>;
 
 struct DispatchCase {
   Layout layout = Layout::token_major;
@@ -53,6 +53,10 @@ class StepRank {
   bool send_combine(const CombineCase&, uint64_t seed);
   bool receive_combine();
   Tables combined();
+
+  /// For rounds without the host: the last dispatch, to be run again, and a combine that returns what it put out.
+  const DispatchArgs& dispatch_args() const { return dispatch_; }
+  CombineArgs echo_args();
 
   Ledger ledger();
   Machine& machine() { return machine_; }
@@ -93,7 +97,7 @@ class StepRank {
   int64_t rows_ = 0;
 };
 
-/// Bytes of a window whose ranges hold `slots` rows of a dispatch of this world (and its header tables).
+/// TableBytes of a window whose ranges hold `slots` rows of a dispatch of this world (and its header tables).
 size_t window_for(const spec::World&, const DispatchCase&, int64_t slots);
 
 }  // namespace heddle::testing

@@ -1,4 +1,4 @@
-#include "cuda/step_rank.hpp"
+#include "support/step_rank.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -63,7 +63,7 @@ template <class T>
 T* StepRank::take(int64_t count, uint8_t fill) {
   const size_t bytes = static_cast<size_t>(count) * sizeof(T);
   blocks_.push_back(machine_.backend().allocate(bytes));
-  if (fill != 0 && bytes > 0) machine_.write(blocks_.back().get(), Bytes(bytes, fill).data(), bytes);
+  if (fill != 0 && bytes > 0) machine_.write(blocks_.back().get(), TableBytes(bytes, fill).data(), bytes);
   return static_cast<T*>(blocks_.back().get());
 }
 
@@ -78,7 +78,7 @@ Tables StepRank::dump(const std::vector<Table>& tables) {
   Tables read;
   for (const Table& table : tables) {
     if (table.data == nullptr) continue;
-    Bytes& bytes = read[table.name];
+    TableBytes& bytes = read[table.name];
     bytes.resize(table.bytes);
     if (table.bytes > 0) machine_.read(bytes.data(), table.data, table.bytes);
   }
@@ -279,6 +279,22 @@ bool StepRank::send_combine(const CombineCase& wanted, uint64_t seed) {
   if (wanted.row_weights) combine_.out.weights = take<float>(int64_t{batch_.tokens} * world_.topk);
   combine_.out.status = take<uint8_t>(topo_.world);
   return machine_.backend().combine_send(combine_);
+}
+
+CombineArgs StepRank::echo_args() {
+  const int64_t row_bytes = world_.hidden * static_cast<int64_t>(sizeof(bf16));
+  CombineArgs args;
+  args.call = {.ctx = ctx_, .shape = combine_shape(world_, dispatch_case_, {}), .state = take<CallState>(1, 0),
+               .refusal = {}};
+  args.hidden = world_.hidden;
+  args.layout = dispatch_case_.layout;
+  args.plan = plan_;
+  args.route = dispatch_.route;
+  args.experts = {.x = dispatch_.out.x, .x_stride = row_bytes, .rows = rows_, .dtype = DType::bf16};
+  args.out.x = take<std::byte>(batch_.tokens * row_bytes);
+  args.out.x_stride = row_bytes;
+  args.out.status = take<uint8_t>(topo_.world);
+  return args;
 }
 
 bool StepRank::receive_combine() {

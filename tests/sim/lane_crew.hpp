@@ -1,0 +1,118 @@
+// Workers of many lanes, as on a GPU, on one CPU thread: each lane is a fiber. A step that forgets a worker_sync() or a sync()
+// goes wrong here as it would there, and ThreadSanitizer takes each lane for a thread.
+#pragma once
+
+#include <sched.h>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "sim/fiber.hpp"
+#include "support/dice.hpp"
+
+namespace heddle::testing {
+
+/// The fiber that runs on this thread.
+inline thread_local Fiber* current_fiber = nullptr;
+
+/// Lanes that wait for one another.
+class LaneBarrier {
+ public:
+  explicit LaneBarrier(int members) : members_(members) {}
+
+  void arrive_and_wait() {
+    const uint64_t turn = turn_.load(std::memory_order_acquire);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == members_) {
+      arrived_.store(0, std::memory_order_relaxed);
+      turn_.store(turn + 1, std::memory_order_release);
+      return;
+    }
+    while (turn_.load(std::memory_order_acquire) == turn) current_fiber->yield();
+  }
+
+ private:
+  const int members_;
+  std::atomic<int> arrived_{0};
+  std::atomic<uint64_t> turn_{0};
+};
+
+struct LaneShape {
+  int workers = 2;
+  int lanes = 32;
+};
+
+class LaneCrew;
+
+/// The coop of one lane.
+class Lane {
+ public:
+  Lane(LaneCrew& crew, int worker, int lane) : crew_(&crew), worker_(worker), lane_(lane) {}
+  int index() const { return worker_; }
+  int size() const;
+  int lane() const { return lane_; }
+  int lanes() const;
+  void sync() const;
+  void worker_sync() const;
+
+ private:
+  LaneCrew* crew_;
+  int worker_;
+  int lane_;
+};
+
+class LaneCrew {
+ public:
+  LaneCrew(const LaneShape& shape, uint64_t seed) : shape_(shape), dice_(seed), all_(shape.workers * shape.lanes) {
+    for (int worker = 0; worker < shape.workers; ++worker) {
+      workers_.push_back(std::make_unique<LaneBarrier>(shape.lanes));
+    }
+  }
+
+  int size() const { return shape_.workers * shape_.lanes; }
+
+  /// Runs step(lane) in every lane, in turns of random order, until all have ended; the leader's result.
+  template <class Step>
+  bool run(const Step& step) {
+    bool result = false;
+    std::vector<std::unique_ptr<Fiber>> fibers;
+    for (int i = 0; i < size(); ++i) {
+      fibers.push_back(std::make_unique<Fiber>([this, &step, &result, i] {
+        const bool ok = step(Lane(*this, i / shape_.lanes, i % shape_.lanes));
+        if (i == 0) result = ok;
+      }));
+    }
+    while (resume_some(fibers)) sched_yield();  // peers are other threads
+    for (const auto& fiber : fibers) fiber->join();
+    return result;
+  }
+
+ private:
+  friend class Lane;
+
+  bool resume_some(const std::vector<std::unique_ptr<Fiber>>& fibers) {
+    bool some = false;
+    const auto count = static_cast<int>(fibers.size());
+    const int first = dice_.below(count);
+    for (int i = 0; i < count; ++i) {
+      Fiber& fiber = *fibers[static_cast<size_t>((first + i) % count)];
+      if (fiber.has_ended()) continue;
+      some = true;
+      current_fiber = &fiber;
+      fiber.resume();
+    }
+    return some;
+  }
+
+  const LaneShape shape_;
+  Dice dice_;
+  LaneBarrier all_;
+  std::vector<std::unique_ptr<LaneBarrier>> workers_;
+};
+
+inline int Lane::size() const { return crew_->shape_.workers; }
+inline int Lane::lanes() const { return crew_->shape_.lanes; }
+inline void Lane::sync() const { crew_->all_.arrive_and_wait(); }
+inline void Lane::worker_sync() const { crew_->workers_[static_cast<size_t>(worker_)]->arrive_and_wait(); }
+
+}  // namespace heddle::testing

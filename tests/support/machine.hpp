@@ -1,0 +1,37 @@
+// What a test of the steps runs on: a backend and its memory. One object a rank.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+#include "protocol/backend.hpp"
+
+namespace heddle {
+class Bootstrap;
+}
+
+namespace heddle::testing {
+
+class Machine {
+ public:
+  virtual ~Machine() = default;
+  virtual Backend& backend() = 0;
+  /// Between the test's memory and the steps'.
+  virtual void read(void* to, const void* from, size_t bytes) = 0;
+  virtual void write(void* to, const void* from, size_t bytes) = 0;
+};
+
+struct MachineOptions {
+  size_t window_bytes = size_t{8} << 20;
+  std::chrono::nanoseconds timeout = std::chrono::seconds(20);
+};
+
+/// Collective over ranks that are threads.
+using MakeMachine = std::function<std::unique_ptr<Machine>(Bootstrap&, const MachineOptions&)>;
+
+/// One CPU thread a rank.
+std::unique_ptr<Machine> make_cpu_machine(Bootstrap&, const MachineOptions&);
+
+}  // namespace heddle::testing

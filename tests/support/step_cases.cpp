@@ -1,0 +1,153 @@
+#include "support/step_cases.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/error.hpp"
+
+namespace heddle::testing {
+namespace {
+
+void expect(bool ok, const char* step) {
+  if (!ok) fail(ErrorCode::faulted, "{} ended in a fault", step);
+}
+
+std::string first_difference(const TableBytes& wanted, const TableBytes& seen) {
+  if (wanted.size() != seen.size()) return fmt::format("{} bytes, wanted {}", seen.size(), wanted.size());
+  size_t wrong = 0, first = wanted.size();
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (wanted[i] == seen[i]) continue;
+    first = std::min(first, i);
+    ++wrong;
+  }
+  if (wrong == 0) return "";
+  return fmt::format("{} of {} bytes differ, the first at {}: {:#x}, wanted {:#x}", wrong, wanted.size(), first,
+                     seen[first], wanted[first]);
+}
+
+WorldOptions world_of(int ranks, Routing routing, int topk = 4) {
+  return {.routing = routing, .ranks = ranks, .tokens = 61, .topk = topk, .experts = 10, .hidden = 512,
+          .values = Values::random};
+}
+
+std::vector<StepCase> make_cases() {
+  const std::vector<CombineCase> grouped{{},
+                                         {.weights = Weights::at_owner},
+                                         {.weights = Weights::late, .biases = 1},
+                                         {.weights = Weights::at_source, .biases = 2},
+                                         {.wire = DType::f32},
+                                         {.row_weights = true}};
+  const std::vector<CombineCase> tokens{{}, {.biases = 2}, {.wire = DType::f32}, {.row_weights = true}};
+  const DispatchCase token_major{.max_tokens = 61};
+  const DispatchCase expert_major{.layout = Layout::expert_major, .alignment = 8, .max_tokens = 61, .zero_padding = true};
+  const DispatchCase slab{.layout = Layout::slab, .max_tokens = 61};
+  auto fp8 = [](DispatchCase base, Quantise quantise) {
+    base.quantise = quantise;
+    return base;
+  };
+  auto fixed = [](DispatchCase base, int64_t capacity) {
+    base.fixed_size = true;
+    base.capacity = capacity;
+    return base;
+  };
+  std::vector<StepCase> all{
+      {"token_major_1_rank", world_of(1, Routing::uniform), token_major, tokens},
+      {"token_major_2_ranks", world_of(2, Routing::uniform), token_major, tokens},
+      {"token_major_holes", world_of(2, Routing::holes), token_major, tokens},
+      {"token_major_three_slots", world_of(2, Routing::uniform), token_major, {{}}, 3},
+      {"token_major_nothing", world_of(2, Routing::nothing), token_major, {{}}},
+      {"token_major_empty_rank", world_of(3, Routing::empty_rank), token_major, {{}}},
+      {"token_major_fixed", world_of(2, Routing::ragged), fixed(token_major, -1), tokens},
+      {"token_major_dropped", world_of(2, Routing::uniform), fixed(token_major, 40), {{}}},
+      {"token_major_fp8", world_of(2, Routing::uniform), fp8(token_major, Quantise::fp8), {{}}},
+      {"expert_major_2_ranks", world_of(2, Routing::uniform), expert_major, grouped},
+      {"expert_major_duplicates", world_of(2, Routing::duplicates), expert_major, grouped},
+      {"expert_major_ragged_3_ranks", world_of(3, Routing::ragged), expert_major, grouped},
+      {"expert_major_skew", world_of(4, Routing::one_expert), expert_major, {{}}},
+      {"expert_major_five_slots", world_of(2, Routing::zipf), expert_major, grouped, 5},
+      {"expert_major_ue8m0", world_of(2, Routing::uniform), fp8(expert_major, Quantise::fp8_ue8m0), {{}}},
+      {"expert_major_dropped", world_of(2, Routing::uniform), fixed(expert_major, 100), {{}}},
+      {"slab_2_ranks", world_of(2, Routing::uniform), slab, grouped},
+      {"slab_pow2", world_of(2, Routing::holes), fp8(slab, Quantise::fp8_pow2), {{}}},
+      {"expert_major_8_ranks", world_of(8, Routing::uniform), expert_major, grouped},
+  };
+  all.push_back({"scales_of_the_caller", world_of(2, Routing::uniform), token_major, {{}}});
+  all.back().world.dtype = all.back().dispatch.dtype = DType::e4m3;
+  all.back().world.scale_words = 4;
+  all.push_back({"wide_topk", world_of(2, Routing::duplicates, 33), expert_major, grouped});
+  all.push_back({"odd_hidden", world_of(2, Routing::uniform), expert_major, grouped});
+  all.back().world.hidden = 1032;
+  return all;
+}
+
+}  // namespace
+
+const std::vector<StepCase>& step_cases() {
+  static const std::vector<StepCase> cases = make_cases();
+  return cases;
+}
+
+const StepCase& step_case(const std::string& name) {
+  const auto found = std::find_if(step_cases().begin(), step_cases().end(),
+                                  [&](const StepCase& one) { return name == one.name; });
+  if (found == step_cases().end()) fail(ErrorCode::usage, "no case {}", name);
+  return *found;
+}
+
+MachineOptions options_for(const spec::World& world, const StepCase& played) {
+  MachineOptions options;
+  if (played.slots > 0) options.window_bytes = window_for(world, played.dispatch, played.slots);
+  return options;
+}
+
+Trace play(StepRank& rank, const StepCase& played) {
+  Trace trace;
+  trace.push_back(rank.plan());
+  for (int round = 0; round < played.rounds; ++round) {
+    expect(rank.send_dispatch(played.dispatch), "dispatch_send");
+    expect(rank.read_headers(), "dispatch_headers");
+    expect(rank.receive_dispatch(), "dispatch_receive");
+    trace.push_back(rank.dispatched());
+    for (const CombineCase& combine : played.combines) {
+      expect(rank.send_combine(combine, static_cast<uint64_t>(round)), "combine_send");
+      expect(rank.receive_combine(), "combine_receive");
+      trace.push_back(rank.combined());
+    }
+  }
+  return trace;
+}
+
+std::vector<Trace> play_lockstep(std::vector<StepRank*> ranks, const StepCase& played) {
+  std::vector<Trace> traces(ranks.size());
+  for (size_t r = 0; r < ranks.size(); ++r) traces[r].push_back(ranks[r]->plan());
+  for (int round = 0; round < played.rounds; ++round) {
+    for (StepRank* rank : ranks) rank->send_dispatch(played.dispatch);
+    for (StepRank* rank : ranks) rank->read_headers();
+    for (StepRank* rank : ranks) rank->receive_dispatch();
+    for (StepRank* rank : ranks) rank->machine().backend().drain();
+    for (size_t r = 0; r < ranks.size(); ++r) traces[r].push_back(ranks[r]->dispatched());
+    for (const CombineCase& combine : played.combines) {
+      for (StepRank* rank : ranks) rank->send_combine(combine, static_cast<uint64_t>(round));
+      for (StepRank* rank : ranks) rank->receive_combine();
+      for (StepRank* rank : ranks) rank->machine().backend().drain();
+      for (size_t r = 0; r < ranks.size(); ++r) traces[r].push_back(ranks[r]->combined());
+    }
+  }
+  for (StepRank* rank : ranks) expect(rank->ledger().fault_claimed == 0, "a step");
+  return traces;
+}
+
+void expect_same(const Trace& wanted, const Trace& seen, const std::string& where) {
+  ASSERT_EQ(wanted.size(), seen.size()) << where;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    ASSERT_EQ(wanted[i].size(), seen[i].size()) << where << ", step " << i;
+    for (const auto& [name, bytes] : wanted[i]) {
+      const auto found = seen[i].find(name);
+      ASSERT_NE(found, seen[i].end()) << where << ", step " << i << ": " << name;
+      EXPECT_EQ(first_difference(bytes, found->second), "") << where << ", step " << i << ": " << name;
+    }
+  }
+}
+
+}  // namespace heddle::testing
