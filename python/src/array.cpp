@@ -15,8 +15,10 @@ DType element_type(const nb::ndarray<nb::ro>& array, const char* argument, const
                  array.itemsize(), describe(array.dtype()), *dtype, size_of(wanted));
     return wanted;
   }
-  HEDDLE_CHECK(own, "{} is {}, legal: uint8, float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, int32, int64, bool "
-               "(dtype= says what uint16 stands for)", argument, describe(array.dtype()));
+  HEDDLE_CHECK(own,
+               "{} is {}, legal: uint8, float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, int32, int64, bool "
+               "(dtype= says what uint16 stands for)",
+               argument, describe(array.dtype()));
   return *own;
 }
 
@@ -49,8 +51,9 @@ Array view_of(nb::ndarray<nb::ro> array, const char* argument, const std::option
 Array array_of(nb::handle object, const char* argument, const std::optional<std::string>& dtype) {
   if (object.is_none()) return {};
   nb::ndarray<nb::ro> array;
-  HEDDLE_CHECK(nb::try_cast(object, array), "{} is a {}, legal: a NumPy array, a torch tensor or another object with __dlpack__",
-               argument, nb::type_name(object.type()).c_str());
+  HEDDLE_CHECK(nb::try_cast(object, array),
+               "{} is a {}, legal: a NumPy array, a torch tensor or another object with __dlpack__", argument,
+               nb::type_name(object.type()).c_str());
   return view_of(std::move(array), argument, dtype);
 }
 

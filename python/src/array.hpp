@@ -23,6 +23,7 @@ struct Array {
 Array array_of(nb::handle object, const char* argument, const std::optional<std::string>& dtype = std::nullopt);
 
 /// The same for memory that Heddle writes to: read-only arrays are refused.
-Array writable_array_of(nb::handle object, const char* argument, const std::optional<std::string>& dtype = std::nullopt);
+Array writable_array_of(nb::handle object, const char* argument,
+                        const std::optional<std::string>& dtype = std::nullopt);
 
 }  // namespace heddle::python

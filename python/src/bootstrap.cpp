@@ -23,8 +23,13 @@ std::vector<Shared> make_in_process(int size, double timeout) {
 
 Shared make_tcp(int rank, int size, const std::string& host, uint16_t port, const std::string& secret, int listener,
                 double timeout) {
-  const TcpGroup group{.rank = rank, .size = size, .host = host, .port = port, .secret = secret,
-                       .listener = {.descriptor = listener, .port = port}, .deadline = nanoseconds(timeout, "timeout")};
+  const TcpGroup group{.rank = rank,
+                       .size = size,
+                       .host = host,
+                       .port = port,
+                       .secret = secret,
+                       .listener = {.descriptor = listener, .port = port},
+                       .deadline = nanoseconds(timeout, "timeout")};
   const nb::gil_scoped_release released;
   return tcp_store(group);
 }
@@ -55,17 +60,19 @@ void bind_bootstrap(nb::module_& m) {
       .def_prop_ro("size", &Bootstrap::size)
       .def("all_gather", &all_gather, nb::arg("mine"), nb::arg("operation") = "all_gather",
            "Every rank's bytes, by rank. Collective. Raises TimeoutError_ naming the ranks that did not come.")
-      .def("barrier", [](Bootstrap& bootstrap, const std::string& operation) { bootstrap.barrier(operation); },
-           nb::arg("operation") = "barrier", nb::call_guard<nb::gil_scoped_release>(),
-           "Returns when every rank has called it. Collective.");
+      .def(
+          "barrier", [](Bootstrap& bootstrap, const std::string& operation) { bootstrap.barrier(operation); },
+          nb::arg("operation") = "barrier", nb::call_guard<nb::gil_scoped_release>(),
+          "Returns when every rank has called it. Collective.");
   m.def("in_process", &make_in_process, nb::arg("size"), nb::arg("timeout"));
   m.def("tcp", &make_tcp, nb::kw_only(), nb::arg("rank"), nb::arg("size"), nb::arg("host"), nb::arg("port"),
         nb::arg("secret"), nb::arg("listener"), nb::arg("timeout"));
   m.def("tcp_listen", &listen, nb::arg("host"), nb::arg("port"));
   m.def("make_secret", &make_secret);
-  m.def("caller_bootstrap",
-        [](int rank, int size, nb::callable fn) { return Shared(caller_bootstrap(rank, size, std::move(fn))); },
-        nb::arg("rank"), nb::arg("size"), nb::arg("all_gather"));
+  m.def(
+      "caller_bootstrap",
+      [](int rank, int size, nb::callable fn) { return Shared(caller_bootstrap(rank, size, std::move(fn))); },
+      nb::arg("rank"), nb::arg("size"), nb::arg("all_gather"));
 }
 
 }  // namespace heddle::python

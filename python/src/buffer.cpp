@@ -13,10 +13,14 @@
 namespace heddle::python {
 namespace {
 
-void make_config(Config* config, int experts, int max_tokens, int64_t window_bytes, double timeout, bool mask_late_peers,
-                 int threads) {
-  new (config) Config{.experts = experts, .max_tokens = max_tokens, .window_bytes = window_bytes,
-                      .timeout = nanoseconds(timeout, "timeout"), .mask_late_peers = mask_late_peers, .threads = threads};
+void make_config(Config* config, int experts, int max_tokens, int64_t window_bytes, double timeout,
+                 bool mask_late_peers, int threads) {
+  new (config) Config{.experts = experts,
+                      .max_tokens = max_tokens,
+                      .window_bytes = window_bytes,
+                      .timeout = nanoseconds(timeout, "timeout"),
+                      .mask_late_peers = mask_late_peers,
+                      .threads = threads};
 }
 
 void make_buffer(OwnBuffer* own, std::shared_ptr<Bootstrap> bootstrap, const Config& config) {
@@ -55,12 +59,15 @@ CombineOptions with_out(const CombineOptions& options, const CombineArrays& arra
 }
 
 Combined combine(OwnBuffer& own, const Handle& handle, const CombineArrays& arrays, const CombineOptions& options) {
-  return blocking(own.get(), [&](Buffer& buffer) { return buffer.combine(handle, arrays.input(), with_out(options, arrays)); });
+  return blocking(own.get(),
+                  [&](Buffer& buffer) { return buffer.combine(handle, arrays.input(), with_out(options, arrays)); });
 }
 
 Split<Combined> combine_send(OwnBuffer& own, const Handle& handle, const CombineArrays& arrays,
                              const CombineOptions& options) {
-  return blocking(own.get(), [&](Buffer& buffer) { return buffer.combine_send(handle, arrays.input(), with_out(options, arrays)); });
+  return blocking(own.get(), [&](Buffer& buffer) {
+    return buffer.combine_send(handle, arrays.input(), with_out(options, arrays));
+  });
 }
 
 /// Destroying what a parent process built would take it away from the parent's peers.
@@ -87,22 +94,34 @@ void bind_buffer(nb::module_& m) {
       .def("dispatch_send", &dispatch_send)
       .def("combine", &combine)
       .def("combine_send", &combine_send)
-      .def("refuse_dispatch", [](OwnBuffer& own, const std::string& argument) {
-        blocking(own.get(), [&](Buffer& buffer) { buffer.refuse_dispatch(argument); });
-      })
-      .def("refuse_combine", [](OwnBuffer& own, const std::string& argument) {
-        blocking(own.get(), [&](Buffer& buffer) { buffer.refuse_combine(argument); });
-      })
+      .def("refuse_dispatch",
+           [](OwnBuffer& own, const std::string& argument) {
+             blocking(own.get(), [&](Buffer& buffer) { buffer.refuse_dispatch(argument); });
+           })
+      .def("refuse_combine",
+           [](OwnBuffer& own, const std::string& argument) {
+             blocking(own.get(), [&](Buffer& buffer) { buffer.refuse_combine(argument); });
+           })
       .def("mask", [](OwnBuffer& own, int rank) { blocking(own.get(), [&](Buffer& buffer) { buffer.mask(rank); }); })
-      .def("masked", [](OwnBuffer& own) { return blocking(own.get(), [&](Buffer& buffer) { return buffer.masked(); }); })
-      .def("reset", [](OwnBuffer& own, const std::vector<int>& members) { blocking(own.get(), [&](Buffer& buffer) { buffer.reset(members); }); })
+      .def("masked",
+           [](OwnBuffer& own) { return blocking(own.get(), [&](Buffer& buffer) { return buffer.masked(); }); })
+      .def("reset",
+           [](OwnBuffer& own, const std::vector<int>& members) {
+             blocking(own.get(), [&](Buffer& buffer) { buffer.reset(members); });
+           })
       .def("destroy", &destroy)
+      .def("interrupt",
+           [](OwnBuffer& own) {
+             if (!own.is_foreign()) own.get().interrupt();
+           })
       .def_prop_ro("is_destroyed", [](const OwnBuffer& own) { return own.get().is_destroyed(); })
-      .def("set_allocator", [](OwnBuffer& own, nb::callable make) {
-        Allocate allocate = allocator_of(std::move(make));
-        blocking(own.get(), [&](Buffer& buffer) { buffer.set_allocator(std::move(allocate)); });
-      })
-      .def("metrics", [](OwnBuffer& own) { return blocking(own.get(), [&](Buffer& buffer) { return buffer.metrics(); }); });
+      .def("set_allocator",
+           [](OwnBuffer& own, nb::callable make) {
+             Allocate allocate = allocator_of(std::move(make));
+             blocking(own.get(), [&](Buffer& buffer) { buffer.set_allocator(std::move(allocate)); });
+           })
+      .def("metrics",
+           [](OwnBuffer& own) { return blocking(own.get(), [&](Buffer& buffer) { return buffer.metrics(); }); });
 }
 
 }  // namespace heddle::python

@@ -6,9 +6,7 @@
 namespace heddle::python {
 namespace {
 
-nb::object class_of(ErrorCode code) {
-  return nb::module_::import_("heddle.errors").attr("BY_CODE")[name_of(code)];
-}
+nb::object class_of(ErrorCode code) { return nb::module_::import_("heddle.errors").attr("BY_CODE")[name_of(code)]; }
 
 void translate(const std::exception_ptr& thrown, void*) {
   try {

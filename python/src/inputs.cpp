@@ -18,12 +18,9 @@ void make_dispatch(DispatchArrays* arrays, nb::handle x, const Name& dtype, nb::
 void make_combine(CombineArrays* arrays, nb::handle x, const Name& dtype, const Name& out_dtype, nb::handle bias0,
                   nb::handle bias1, nb::handle row_weights, nb::handle weights, nb::handle out) {
   const Name result = out_dtype ? out_dtype : dtype;
-  new (arrays) CombineArrays{array_of(x, "x", dtype),
-                             array_of(bias0, "bias", result),
-                             array_of(bias1, "bias", result),
-                             array_of(row_weights, "row_weights"),
-                             array_of(weights, "weights"),
-                             writable_array_of(out, "out", result)};
+  new (arrays) CombineArrays{array_of(x, "x", dtype),         array_of(bias0, "bias", result),
+                             array_of(bias1, "bias", result), array_of(row_weights, "row_weights"),
+                             array_of(weights, "weights"),    writable_array_of(out, "out", result)};
 }
 
 }  // namespace

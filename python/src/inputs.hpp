@@ -17,7 +17,10 @@ struct CombineArrays {
   Array x, bias0, bias1, row_weights, weights, out;
 
   CombineInput input() const {
-    return {.x = x.view, .bias0 = bias0.view, .bias1 = bias1.view, .row_weights = row_weights.view,
+    return {.x = x.view,
+            .bias0 = bias0.view,
+            .bias1 = bias1.view,
+            .row_weights = row_weights.view,
             .weights = weights.view};
   }
 };

@@ -40,13 +40,18 @@ Value find(const char* argument, std::string_view word, const Words<Value, N>& w
 
 void make_dispatch(DispatchOptions* options, const std::string& layout, int alignment, const std::string& quantise,
                    bool fixed_size, int64_t capacity, int max_tokens, bool zero_padding, bool drop_overflow) {
-  new (options) DispatchOptions{.layout = find("layout", layout, kLayouts), .alignment = alignment,
-                                .quantise = find("quantise", quantise, kQuantise), .fixed_size = fixed_size,
-                                .capacity = capacity, .max_tokens = max_tokens, .zero_padding = zero_padding,
+  new (options) DispatchOptions{.layout = find("layout", layout, kLayouts),
+                                .alignment = alignment,
+                                .quantise = find("quantise", quantise, kQuantise),
+                                .fixed_size = fixed_size,
+                                .capacity = capacity,
+                                .max_tokens = max_tokens,
+                                .zero_padding = zero_padding,
                                 .drop_overflow = drop_overflow};
 }
 
-void make_combine(CombineOptions* options, bool weighted, bool float32_wire, const std::optional<std::string>& out_dtype) {
+void make_combine(CombineOptions* options, bool weighted, bool float32_wire,
+                  const std::optional<std::string>& out_dtype) {
   new (options) CombineOptions{.weighted = weighted, .float32_wire = float32_wire};
   if (out_dtype) options->out_dtype = parse_dtype(*out_dtype);
 }

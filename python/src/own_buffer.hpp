@@ -21,7 +21,8 @@ class OwnBuffer {
 
   /// Throws Error{usage} in a process that did not build it.
   Buffer& get() const {
-    HEDDLE_CHECK(!is_foreign(), "the buffer was built in process {} and is used in its child {}; legal: a buffer built after fork()",
+    HEDDLE_CHECK(!is_foreign(),
+                 "the buffer was built in process {} and is used in its child {}; legal: a buffer built after fork()",
                  pid_, ::getpid());
     return *buffer_;
   }

@@ -12,7 +12,7 @@ namespace heddle::python {
 namespace {
 
 template <class Result>
-auto field(Tensor Result::*member) {
+auto field(Tensor Result::* member) {
   return [member](const Result& result) { return exported(result.*member); };
 }
 
@@ -20,9 +20,8 @@ template <class Result>
 void bind_split(nb::module_& m, const char* name) {
   nb::class_<Split<Result>>(m, name)
       .def_prop_ro("result", [](const Split<Result>& split) { return std::const_pointer_cast<Result>(split.result); })
-      .def("receive", [](Split<Result>& split, OwnBuffer& own) {
-        blocking(own.get(), [&](Buffer&) { split.receive(); });
-      });
+      .def("receive",
+           [](Split<Result>& split, OwnBuffer& own) { blocking(own.get(), [&](Buffer&) { split.receive(); }); });
 }
 
 }  // namespace

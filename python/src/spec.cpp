@@ -29,13 +29,21 @@ void make_batch(spec::Batch* batch, int tokens, nb::handle rows, nb::handle scal
 void make_world(spec::World* world, int experts, int topk, int hidden, int row_bytes, int scale_words,
                 std::vector<spec::Batch> batches) {
   const int ranks = static_cast<int>(batches.size());
-  new (world) spec::World{.ranks = ranks, .experts = experts, .topk = topk, .hidden = hidden, .row_bytes = row_bytes,
-                          .scale_words = scale_words, .batches = std::move(batches)};
+  new (world) spec::World{.ranks = ranks,
+                          .experts = experts,
+                          .topk = topk,
+                          .hidden = hidden,
+                          .row_bytes = row_bytes,
+                          .scale_words = scale_words,
+                          .batches = std::move(batches)};
 }
 
 std::vector<spec::Received> dispatch(const spec::World& world, const DispatchOptions& options, const spec::Mask& mask) {
-  spec::DispatchOptions same{.layout = options.layout, .alignment = options.alignment, .max_tokens = options.max_tokens,
-                             .fixed_size = options.fixed_size, .zero_padding = options.zero_padding,
+  spec::DispatchOptions same{.layout = options.layout,
+                             .alignment = options.alignment,
+                             .max_tokens = options.max_tokens,
+                             .fixed_size = options.fixed_size,
+                             .zero_padding = options.zero_padding,
                              .quantise = static_cast<spec::Quantise>(options.quantise)};
   if (options.capacity >= 0) same.capacity = options.capacity;
   return spec::dispatch(world, same, mask);
@@ -59,28 +67,32 @@ void make_mode(CombineMode* mode, const std::string& in_dtype, const std::string
   new (mode) CombineMode{in_dtype, wire_dtype, out_dtype, weighted, unreduced};
 }
 
-/// `extras`: late weights, and row weights; a list of arrays by rank each, or empty.
+/// Lists have an array for each rank, or are empty; biases a list of 0 to 2 arrays for each.
 std::vector<spec::Combined> combine(const spec::World& world, const std::vector<spec::Received>& received,
                                     const std::vector<nb::object>& outputs, const CombineMode& mode,
                                     const std::vector<nb::object>& weights, const std::vector<nb::object>& row_weights,
                                     const std::vector<std::vector<nb::object>>& biases) {
-  spec::CombineOptions options{.in_dtype = parse_dtype(mode.in_dtype), .wire_dtype = parse_dtype(mode.wire_dtype),
-                               .out_dtype = parse_dtype(mode.out_dtype), .weighted = mode.weighted,
-                               .unreduced = mode.unreduced, .weights = vectors_of<float>(weights, "weights"),
+  spec::CombineOptions options{.in_dtype = parse_dtype(mode.in_dtype),
+                               .wire_dtype = parse_dtype(mode.wire_dtype),
+                               .out_dtype = parse_dtype(mode.out_dtype),
+                               .weighted = mode.weighted,
+                               .unreduced = mode.unreduced,
+                               .weights = vectors_of<float>(weights, "weights"),
                                .row_weights = vectors_of<float>(row_weights, "row_weights")};
   for (const auto& of_rank : biases) options.biases.push_back(vectors_of<std::byte>(of_rank, "biases"));
   return spec::combine(world, received, vectors_of<std::byte>(outputs, "outputs"), options);
 }
 
 nb::tuple quantise_row(const std::string& how, nb::handle row) {
-  const auto quantise = how == "fp8" ? spec::Quantise::fp8
-                        : how == "fp8_pow2" ? spec::Quantise::fp8_pow2 : spec::Quantise::fp8_ue8m0;
+  const auto quantise = how == "fp8"        ? spec::Quantise::fp8
+                        : how == "fp8_pow2" ? spec::Quantise::fp8_pow2
+                                            : spec::Quantise::fp8_ue8m0;
   spec::QuantisedRow result = spec::quantise_row(quantise, vector_of<std::byte>(row, "row"));
   return nb::make_tuple(array_from(std::move(result.values)), array_from(std::move(result.scales)));
 }
 
 template <class Class, class Field>
-auto array(Field Class::*member) {
+auto array(Field Class::* member) {
   return [member](const Class& of) { return array_from(of.*member); };
 }
 

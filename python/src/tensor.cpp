@@ -42,7 +42,8 @@ nb::object share(const Tensor& tensor, nb::dlpack::dtype dtype, Framework) {
   const std::vector<size_t> shape(view.shape.begin(), view.shape.end());
   const int device = view.device.kind == DeviceKind::cuda ? nb::device::cuda::value : nb::device::cpu::value;
   nb::ndarray<Framework> array(view.data, shape.size(), shape.data(), capsule,
-                               view.strides.empty() ? nullptr : view.strides.data(), dtype, device, view.device.index, 'C');
+                               view.strides.empty() ? nullptr : view.strides.data(), dtype, device, view.device.index,
+                               'C');
   return nb::cast(array, nb::rv_policy::reference);
 }
 

@@ -19,8 +19,8 @@ std::vector<T> vector_of(nb::handle object, const char* argument) {
   nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> array;
   HEDDLE_CHECK(nb::try_cast(object, array), "{} is a {}, legal: a contiguous NumPy array", argument,
                nb::type_name(object.type()).c_str());
-  HEDDLE_CHECK((std::is_same_v<T, std::byte>) || array.itemsize() == sizeof(T), "{} has elements of {} bytes, legal: {}",
-               argument, array.itemsize(), sizeof(T));
+  HEDDLE_CHECK((std::is_same_v<T, std::byte>) || array.itemsize() == sizeof(T),
+               "{} has elements of {} bytes, legal: {}", argument, array.itemsize(), sizeof(T));
   std::vector<T> copy(array.nbytes() / sizeof(T));
   if (!copy.empty()) std::memcpy(copy.data(), array.data(), array.nbytes());
   return copy;

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <atomic>
 #include <thread>
 
 #include "support/errors.hpp"

@@ -114,6 +114,28 @@ def test_other_threads_run_while_one_waits():
     one.destroy()
 
 
+EXIT = """
+import threading
+import numpy as np
+import heddle
+
+buffers = [None, None]
+def build(one):
+    buffers[one.rank] = heddle.Buffer(one, experts=2, timeout=1000)
+threads = [threading.Thread(target=build, args=(one,)) for one in heddle.in_process(2, 30)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+plan = buffers[0].plan(np.zeros((1, 1), int))
+threading.Thread(target=lambda: buffers[0].dispatch(plan, np.ones((1, 8), np.float32)), daemon=True).start()
+__import__("time").sleep(0.3)
+"""
+
+
+def test_exit_does_not_wait_for_a_thread_that_waits():
+    done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 FORK = """
 import os, sys, threading
 import numpy as np
@@ -146,4 +168,4 @@ other.join()
 
 def test_a_buffer_in_a_forked_child_is_a_clear_error():
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and not done.stderr, done.stderr
