@@ -83,9 +83,10 @@ class Drawer {
     Segment segment;
     const int trouble = dice_.below(6);
     // A rank that is ahead must not carry the trouble into the segment that another is still in.
-    if (trouble > 1 && !p_.segments.empty()) p_.segments.back().resets = true;
+    if (trouble > 1 && trouble < 5 && !p_.segments.empty()) p_.segments.back().resets = true;
     add_calls(segment, 1 + dice_.below(4));
     if (trouble == 1) add_refusal(segment);
+    if (trouble == 5) segment.steps.push_back({.what = Do::starve, .batch = dice_.below(3), .rank = a_living_rank()});
     if (trouble == 2) add_trouble(segment, Do::mask);
     if (trouble == 3) add_trouble(segment, Do::stall);
     if (trouble == 4 && living() > 2 && (last || dice_.one_in(2))) add_trouble(segment, Do::die);
@@ -139,7 +140,7 @@ class Drawer {
 };
 
 const char* name_of(Do what) {
-  constexpr const char* kNames[] = {"dispatch", "combine", "refuse", "mask", "stall", "die"};
+  constexpr const char* kNames[] = {"dispatch", "combine", "refuse", "starve", "mask", "stall", "die"};
   return kNames[static_cast<int>(what)];
 }
 

@@ -16,6 +16,7 @@ enum class Do {
   dispatch,
   combine,
   refuse,  // `rank` refuses a dispatch (or, with `of`, a combine) that the others make
+  starve,  // `rank` finds no memory for what a dispatch brings, when the others have sent already
   mask,    // `rank` masks `peer` by hand
   stall,   // `rank` comes later than any deadline
   die      // `rank` stops, after `puts` more puts: perhaps in the middle of a later call

@@ -11,7 +11,7 @@ class SimPort {
   SimPort(Universe& universe, int rank) : universe_(&universe), rank_(rank), window_(universe.window(rank)) {}
 
   std::byte* local() const { return window_; }
-  std::byte* stage(const Target& target, int64_t bytes) const { return universe_->stage(place(target), bytes); }
+  std::byte* stage(const Target& target, int64_t bytes) const { return universe_->stage(rank_, place(target), bytes); }
   void put(const Target& target, const std::byte* at, int64_t bytes, int64_t counter) const {
     universe_->put(rank_, place(target), at, bytes, counter);
   }

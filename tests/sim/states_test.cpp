@@ -37,7 +37,7 @@ const Few kFew[] = {
     {"a_split_pair_with_late_hooks", split_pair(1)},
 };
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__)
 constexpr uint64_t kStates = 1000;  // many times slower; what each path does, the others do too
 #else
 constexpr uint64_t kStates = 1'000'000;
@@ -46,6 +46,9 @@ constexpr uint64_t kStates = 1'000'000;
 class States : public ::testing::TestWithParam<Few> {};
 
 TEST_P(States, EveryPathEndsWell) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the hash of a state reads all ranks' memory";
+#endif
   const Exploration all = explore(GetParam().program, kStates);
   std::cout << GetParam().name << ": " << all.states << " states, " << all.transitions << " transitions, " << all.ends
             << " ends\n";

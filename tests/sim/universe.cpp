@@ -42,6 +42,7 @@ struct Member {
   std::unique_ptr<Fiber> fiber;
   Memory window;
   Memory heap;
+  Memory nowhere;  // where the dead store while their stacks unwind
   std::function<uint64_t()> watch;
   bool awake = true;  // something has happened since it last looked
   bool dead = false;
@@ -157,6 +158,7 @@ Universe::Universe(const UniverseSettings& settings) : state_(std::make_unique<S
   for (Member& m : state_->members) {
     m.window = make_memory(settings.window_bytes);
     m.heap = make_memory(settings.heap_bytes);
+    m.nowhere = make_memory(settings.direct ? settings.window_bytes : 0);
   }
 }
 
@@ -248,8 +250,10 @@ std::byte* Universe::window(int rank) const { return state_->members[static_cast
 std::byte* Universe::heap(int rank) const { return state_->members[static_cast<size_t>(rank)].heap.get(); }
 bool Universe::is_direct() const { return state_->settings.direct; }
 
-std::byte* Universe::stage(const Place& place, int64_t bytes) {
-  if (state_->settings.direct) return state_->memory_of(place);
+std::byte* Universe::stage(int rank, const Place& place, int64_t bytes) {
+  const State& s = *state_;
+  if (s.settings.direct && s.tearing_down) return s.members[static_cast<size_t>(rank)].nowhere.get();
+  if (s.settings.direct) return s.memory_of(place);
   auto* memory = new std::byte[static_cast<size_t>(bytes)];
   std::memset(memory, 0xCD, static_cast<size_t>(bytes));  // what the sender leaves unwritten shows
   return memory;

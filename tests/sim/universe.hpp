@@ -70,7 +70,7 @@ class Universe {
     int segment = 0;
     int64_t offset = 0;
   };
-  std::byte* stage(const Place&, int64_t bytes);
+  std::byte* stage(int rank, const Place&, int64_t bytes);
   void put(int rank, const Place&, const std::byte* staged, int64_t bytes, int64_t counter);
   void add(int rank, int peer, int64_t counter, int64_t n);
   void drain(int rank);
