@@ -310,7 +310,7 @@ class Buffer:
 
 @atexit.register
 def _destroy_all() -> None:
-    """Peers of a program that ends hear of it at once, not at their deadline; nor does it wait for threads that wait."""
+    """Peers of a program that ends hear of it at once, not at their deadline. It does not wait for its threads either."""
     for buffer in list(_alive):
         buffer._core.interrupt()
         buffer.destroy()
