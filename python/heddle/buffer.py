@@ -310,7 +310,7 @@ class Buffer:
 
 @atexit.register
 def _destroy_all() -> None:
-    """Peers of a program that ends hear of it at once, not at their deadline. It does not wait for its threads either."""
+    """Peers of a program that ends hear of it at once, and it does not wait for calls of its other threads."""
     for buffer in list(_alive):
         buffer._core.interrupt()
         buffer.destroy()
