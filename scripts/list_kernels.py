@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Lists the CUDA kernels inside built files (object, archive, library, cubin), one 'sm_XX name' a line.
 
-With --expect LIST (a kernel name a line, # for comments) and --arch, exits 1 if a kernel is missing for an architecture.
-Device code must not be compressed (nvcc --no-compress, which HEDDLE_TESTS sets): only then is each cubin a plain ELF file.
+With --expect LIST (a kernel name a line, # for comments) and --arch, exits 1 if a kernel is missing for one of them.
+Device code must not be compressed (nvcc --no-compress, which HEDDLE_TESTS sets): then each cubin is a plain ELF file.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def main():
     expected = names_in(arguments.expect)
     missing = [f"sm_{arch} {name}" for arch in arguments.arch for name in expected if name not in found[arch]]
     if missing or not expected:
-        sys.exit(f"list_kernels: {arguments.expect} names {len(expected)} kernels, missing: {', '.join(missing) or 'none'}")
+        sys.exit(f"list_kernels: {len(expected)} kernels expected, missing: {', '.join(missing) or 'none'}")
     print(f"all {len(expected)} kernels of {arguments.expect} exist for {', '.join(f'sm_{a}' for a in arguments.arch)}")
 
 
