@@ -15,7 +15,7 @@ from pathlib import Path
 
 from table import MUTANTS, Mutant
 
-SCHEDULES = 400
+SCHEDULES = 1000
 TSAN_SCHEDULES = 100
 PATIENCE = 60  # seconds: a fault may make ranks go round for ever
 
