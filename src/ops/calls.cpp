@@ -281,7 +281,7 @@ void Calls::reset(const std::vector<int>& members) {
     for (int rank = 0; rank < parts_.topo.world; ++rank) {
       if (missing.has(rank)) names += fmt::format("{}{}", names.empty() ? "" : ", ", rank);
     }
-    first_fault_ = fmt::format("reset: rank {} did not come within {} s; call reset() again, without the ranks that are gone",
+    first_fault_ = fmt::format("reset: rank {} did not come within {:g} s; call reset() again, without the ranks that are gone",
                                names, static_cast<double>(ctx_.timeout_ns) * 1e-9);
     claim_fault(ctx_, {.code = FaultCode::timeout, .awaited = Awaited::reset, .peer = first_of(missing)});
     throw Error(ErrorCode::timeout, first_fault_);

@@ -44,6 +44,23 @@ std::string describe_mismatch(const Context& ctx, const Fault& fault) {
                      fault.peer, fault.seen, fault.wanted);
 }
 
+/// This rank left the call because a peer did. If that peer was in another call, or in the same with other arguments,
+/// then this is the reason, here too. A refused call has no arguments to compare.
+void adopt_mismatch(Backend& backend, const Context& ctx) {
+  Fault& own = ctx.ledger->fault;
+  const uint64_t refused = Shape{.kind = own.kind}.hash();
+  for (int peer = 0; peer < ctx.topo.world && own.code == FaultCode::peer_fault; ++peer) {
+    if (!takes_part(ctx, peer) || !has_reported(backend, ctx, peer)) continue;
+    const FaultCell& cell = cells_of(backend.window(), ctx, peer).fault;
+    const bool same_call = cell.kind == static_cast<uint32_t>(own.kind) && cell.hash == own.hash;
+    if (cell.seq != own.seq || same_call || own.hash == refused || cell.hash == refused) continue;
+    own.code = FaultCode::mismatch;
+    own.peer = peer;
+    own.peer_kind = cell.kind;
+    own.peer_hash = cell.hash;
+  }
+}
+
 }  // namespace
 
 const char* name_of(Kind kind) { return kind == Kind::dispatch ? "dispatch" : "combine"; }
@@ -56,9 +73,11 @@ int find_culprit(Backend& backend, const Context& ctx) {
   const uint64_t deadline = backend.now() + ctx.timeout_ns;
   for (int attempt = 0; !all_reported(backend, ctx) && backend.now() < deadline; ++attempt) backend.relax(attempt);
 
+  const int own_awaited = own.peer;
+  adopt_mismatch(backend, ctx);
   RankSet awaited;
-  awaited.add(own.peer);
-  int first_awaited = own.peer;
+  awaited.add(own_awaited);
+  int first_awaited = own_awaited;
   uint64_t first_seq = own.seq;
   int first_rank = ctx.topo.rank;
   for (int peer = 0; peer < ctx.topo.world; ++peer) {
@@ -84,10 +103,12 @@ std::string describe_fault(const Context& ctx, int culprit) {
                                           fault.seen);
   const double seconds = static_cast<double>(ctx.timeout_ns) * 1e-9;
   const std::string origin =
-      culprit == fault.peer ? "" : fmt::format("; the fault began with rank {}, which others waited for", culprit);
+      culprit == fault.peer || culprit == ctx.topo.rank
+          ? ""
+          : fmt::format("; the fault began with rank {}, which others waited for", culprit);
   switch (fault.code) {
     case FaultCode::timeout:
-      return fmt::format("{}: rank {} did not come within {} s ({}){}", call, fault.peer, seconds, counter, origin);
+      return fmt::format("{}: rank {} did not come within {:g} s ({}){}", call, fault.peer, seconds, counter, origin);
     case FaultCode::mismatch: return fmt::format("{}: {}{}", call, describe_mismatch(ctx, fault), origin);
     case FaultCode::peer_fault:
       return fmt::format("{}: another rank left the call while this one waited for rank {} ({}); the fault began with rank {}",
