@@ -49,7 +49,7 @@ BufferParts Rank::parts_of(const World& world) {
   BufferParts parts;
   parts.topo = {.rank = index_, .world = settings.ranks, .experts = settings.config.experts};
   parts.config = settings.config;
-  parts.config.threads = world.how().crew == Crewed::solo ? 1 : settings.ranks < 4 ? 3 : 2;
+  parts.config.threads = world.how().crew == Crewed::solo ? 1 : settings.ranks < 3 ? 3 : 2;
   parts.window_bytes = settings.window_bytes;
   parts.in_place = settings.in_place;
   if (world.how().port == Wire::plain) {
@@ -81,8 +81,10 @@ void Rank::barrier() {
   }
 }
 
+void Rank::will_die() { world_.control().gone[index_] = World::kDead; }
+
 void Rank::die() {
-  world_.control().gone[index_] = 1;
+  will_die();
   if (world_.how().ranks == Sharing::processes) die_now();
   throw Gone{};
 }
@@ -109,6 +111,7 @@ void World::run_body(const std::function<void(Rank&)>& body, std::unique_ptr<Ran
   } catch (const std::exception& error) {
     report(*this, index, error.what());
   }
+  control().gone[index] = kLeft;
 }
 
 void World::run_threads(const std::function<void(Rank&)>& body) {
@@ -133,7 +136,7 @@ void World::run_processes(const std::function<void(Rank&)>& body) {
     run_body(body, rank, index);
   });
   for (const RankOutcome& outcome : outcomes) {
-    if (outcome.ok() || control().gone[outcome.rank].load() != 0) continue;
+    if (outcome.ok() || control().gone[outcome.rank].load() == kDead) continue;
     report(*this, outcome.rank, ::testing::PrintToString(outcome));
   }
 }

@@ -56,6 +56,8 @@ class Rank {
   void land_all();
   /// A process dies as by kill -9. A thread leaves its body for ever; its buffer is not destroyed before the world is.
   [[noreturn]] void die();
+  /// From now on the others do not wait for it in barrier(), and its end is no failure.
+  void will_die();
 
  private:
   friend class World;
@@ -84,8 +86,10 @@ class World {
   friend class Rank;
   struct Control {  // in memory that processes share
     std::atomic<uint64_t> arrivals[kMaxRanks];
-    std::atomic<uint64_t> gone[kMaxRanks];
+    std::atomic<uint64_t> gone[kMaxRanks];  // not 0: nobody waits for it in barrier()
   };
+  static constexpr uint64_t kLeft = 1;  // its body has ended
+  static constexpr uint64_t kDead = 2;  // on purpose
 
   Control& control() const { return *reinterpret_cast<Control*>(control_.block(0)); }
   void run_threads(const std::function<void(Rank&)>& body);

@@ -53,6 +53,20 @@ Shape combine_shape(const Case& c, Weights weights) {
   return shape;
 }
 
+std::vector<int64_t> heap_bytes_of(const Case& c) {
+  if (c.heap == Heap::none || c.heap == Heap::nowhere) return {};
+  const int64_t row = dispatch_shape(c).payload_bytes;
+  const int64_t local = c.world.experts / c.world.ranks + 1;
+  const int64_t sent = int64_t{c.world.ranks} * max_tokens_of(c);
+  const int64_t rows = c.layout == Layout::slab ? local * sent : sent * std::min<int64_t>(c.world.topk, local);
+  // Room for two: the next output is made while the last is still there.
+  const int64_t ample = 2 * ((rows + c.alignment * (local + 1)) * row + kCellAlign);
+  std::vector<int64_t> bytes(static_cast<size_t>(c.world.ranks), ample);
+  if (c.heap == Heap::one_row) bytes[0] = row;
+  if (c.heap == Heap::empty_once) bytes[0] = 0;
+  return bytes;
+}
+
 /// Bytes of a range that holds `slots` of the shape.
 int64_t range_for(const Shape& shape, int ranks, int64_t slots) {
   const int64_t stride = Slot::of(shape).stride;
@@ -75,10 +89,18 @@ std::string Case::describe() const {
   if (float32_wire) what += " over f32";
   if (row_weights) what += " with row weights";
   if (split_combine) what += " split";
-  return what + fmt::format("; {} slots, {} times", slots, repeats);
+  return what + fmt::format("; {} slots, {} times, heap {}", slots, repeats, static_cast<int>(heap));
 }
 
-Meaning meaning_of(const Case& c, const spec::Mask& mask) {
+Meaning meaning_of(const Case& c, const spec::Mask& mask) { return meaning_of(c, mask, mask); }
+
+spec::Mask without(int ranks, const std::vector<int>& gone) {
+  spec::Mask mask(static_cast<size_t>(ranks), std::vector<bool>(static_cast<size_t>(ranks), false));
+  for (const int rank : gone) mask[rank].assign(mask[rank].size(), true);
+  return mask;
+}
+
+Meaning meaning_of(const Case& c, const spec::Mask& mask, const spec::Mask& later) {
   Meaning m;
   m.world = make_world(c.world);
   if (c.by_rank_map) m.world = as_rank_map(std::move(m.world));
@@ -110,7 +132,7 @@ Meaning meaning_of(const Case& c, const spec::Mask& mask) {
   }
   if (c.row_weights) options.row_weights = m.row_weights;
   options.biases = m.biases;
-  m.combined = spec::combine(sent, m.received, m.outputs, options, mask);
+  m.combined = spec::combine(sent, m.received, m.outputs, options, later);
   return m;
 }
 
@@ -133,6 +155,8 @@ WorldSettings settings_for(const Case& c) {
     range = std::min(range, range_for(combine_shape(c, Weights::late), c.world.ranks, 1) - kCellAlign);
   }
   settings.window_bytes = window_bytes_for(c.world.ranks, range);
+  settings.in_place = c.heap != Heap::none;
+  settings.heap_bytes = heap_bytes_of(c);
   return settings;
 }
 

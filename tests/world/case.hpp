@@ -19,6 +19,15 @@ enum class Sum {
   alone      // given to a split combine: rows travel one by one
 };
 
+/// Memory for rows in place (I14).
+enum class Heap {
+  none,        // in_place is off
+  ample,       // every rank's outputs fit
+  one_row,     // rank 0's heap holds one row
+  empty_once,  // rank 0 has none
+  nowhere      // in_place is on, but no rank has a heap
+};
+
 struct Case {
   WorldOptions world;
   bool by_rank_map = false;
@@ -44,6 +53,7 @@ struct Case {
   int slots = 0;       // of the tightest of the two calls; 0 = one round for all
   bool late_fits = true;  // the window holds the table of late weights
   int repeats = 1;     // the plan and the handle again
+  Heap heap = Heap::none;
   bool wide_ids = false;       // int64
   bool strided = false;        // rows of x apart, scales column-major
 
@@ -61,12 +71,16 @@ struct Meaning {
   std::vector<spec::Combined> combined;
 };
 
-Meaning meaning_of(const Case&, const spec::Mask& = {});
+/// `mask` holds in the dispatch, `later` in the combine.
+Meaning meaning_of(const Case&, const spec::Mask& mask, const spec::Mask& later);
+Meaning meaning_of(const Case&, const spec::Mask& mask = {});
+/// Nobody hears from these ranks.
+spec::Mask without(int ranks, const std::vector<int>& gone);
 
 /// A window that gives the case its slots a pair, and its settings.
 WorldSettings settings_for(const Case&);
 
-/// The calls of one rank, each result compared byte for byte. `masked` ranks were masked by hand before.
+/// The calls of one rank, each result compared byte for byte.
 void play(Rank&, const Case&, const Meaning&);
 
 }  // namespace heddle::testing

@@ -185,6 +185,22 @@ std::vector<Change> size_changes() {
   };
 }
 
+/// Also with too few slots for a row beside its payload, and in calls that may not use offers.
+std::vector<Change> in_place_changes() {
+  std::vector<Change> changes;
+  for (const Heap heap : {Heap::ample, Heap::one_row, Heap::empty_once, Heap::nowhere}) {
+    for (const Routing routing : {Routing::uniform, Routing::ragged, Routing::duplicates}) {
+      changes.push_back([=](Case& c) {
+        c.heap = heap;
+        c.world.routing = routing;
+        c.split_dispatch = routing == Routing::ragged && c.split_dispatch;
+        c.repeats = 5;
+      });
+    }
+  }
+  return changes;
+}
+
 /// What the products above do not draw.
 std::vector<Case> special_cases(Dice& dice) {
   Case map = draw(dice, Layout::token_major);
@@ -207,7 +223,7 @@ std::vector<Case> special_cases(Dice& dice) {
 }  // namespace
 
 const char* name_of(Group group) {
-  constexpr const char* kNames[] = {"routings", "ranks", "payloads", "sums", "rounds", "sizes"};
+  constexpr const char* kNames[] = {"routings", "ranks", "payloads", "sums", "rounds", "sizes", "in_place"};
   return kNames[static_cast<int>(group)];
 }
 
@@ -219,6 +235,7 @@ std::vector<Case> cases_of(Group group, uint64_t seed) {
     case Group::payloads: return across_layouts(dice, payload_changes());
     case Group::sums: return across_layouts(dice, sum_changes());
     case Group::rounds: return across_layouts(dice, round_changes());
+    case Group::in_place: return across_layouts(dice, in_place_changes());
     case Group::sizes: {
       std::vector<Case> cases = across_layouts(dice, size_changes());
       for (const Case& c : special_cases(dice)) cases.push_back(c);

@@ -8,10 +8,10 @@
 
 namespace heddle::testing {
 
-enum class Group { routings, ranks, payloads, sums, rounds, sizes };
+enum class Group { routings, ranks, payloads, sums, rounds, sizes, in_place };
 
-inline constexpr Group kGroups[] = {Group::routings, Group::ranks, Group::payloads,
-                                    Group::sums,     Group::rounds, Group::sizes};
+inline constexpr Group kGroups[] = {Group::routings, Group::ranks, Group::payloads, Group::sums,
+                                    Group::rounds,   Group::sizes, Group::in_place};
 
 const char* name_of(Group);
 

@@ -1,24 +1,17 @@
 // Every world means what the spec says, byte for byte: ranks as threads and as processes, over a plain and a reordering
 // port, alone and as teams. HEDDLE_WORLD_SEED moves the seed that draws the cases.
 #include <fmt/format.h>
-#include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <map>
 #include <tuple>
 
 #include "world/cases.hpp"
+#include "world/hows.hpp"
 
 namespace heddle::testing {
 namespace {
 
-uint64_t first_seed() {
-  const char* given = std::getenv("HEDDLE_WORLD_SEED");
-  return given != nullptr ? std::strtoull(given, nullptr, 10) : 1;
-}
-
 uint64_t seed_of(Group group, const How& how) {
-  return first_seed() * 1000 + static_cast<uint64_t>(group) * 100 + static_cast<uint64_t>(how.ranks) * 4 +
+  return world_seed() * 1000 + static_cast<uint64_t>(group) * 100 + static_cast<uint64_t>(how.ranks) * 4 +
          static_cast<uint64_t>(how.port) * 2 + static_cast<uint64_t>(how.crew);
 }
 
@@ -29,7 +22,7 @@ TEST_P(Worlds, MeanWhatTheSpecSays) {
   for (const Case& c : cases_of(group, seed_of(group, how))) {
     const Meaning meaning = meaning_of(c);
     World(how, settings_for(c)).run([&](Rank& r) { play(r, c, meaning); });
-    if (HasFailure()) FAIL() << name_of(how) << ", HEDDLE_WORLD_SEED=" << first_seed() << ": " << c.describe();
+    if (HasFailure()) FAIL() << name_of(how) << ", HEDDLE_WORLD_SEED=" << world_seed() << ": " << c.describe();
   }
 }
 
