@@ -5,6 +5,7 @@
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "cuda/host_words.hpp"
+#include "cuda/plan_blocks.hpp"
 #include "device/wait.hpp"
 #include "memory/cuda_driver.hpp"
 
@@ -23,16 +24,25 @@ const Kernels& kernels_of(Workers workers) {
   return grid_kernels();
 }
 
+/// Throws what went wrong in the stream.
+bool has_ended(CUstream_st* stream, const char* doing) {
+  const cudaError_t state = cudaStreamQuery(stream);
+  if (state == cudaSuccess) return true;
+  if (state != cudaErrorNotReady) check_cuda(state, doing);
+  cudaGetLastError();  // "not ready" is kept as an error, and others would take it for theirs
+  return false;
+}
+
 bool is_capturing(CUstream_st* stream) {
   cudaStreamCaptureStatus status{};
   check_cuda(cudaStreamIsCapturing(stream, &status), "asking whether a stream is captured");
   return status != cudaStreamCaptureStatusNone;
 }
 
-int count_sms(int device) {
-  int count = 0;
-  check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "counting a GPU's SMs");
-  return count;
+int attribute_of(int device, cudaDeviceAttr attribute) {
+  int value = 0;
+  check_cuda(cudaDeviceGetAttribute(&value, attribute, device), "asking for a GPU's attribute");
+  return value;
 }
 
 }  // namespace
@@ -42,13 +52,16 @@ std::unique_ptr<Backend> make_cuda_backend(const CudaParts& parts) { return std:
 CudaBackend::CudaBackend(const CudaParts& parts)
     : parts_(parts), port_(parts.windows, parts.heap), pool_(parts.device) {
   const CudaDevice device(parts.device);
-  num_sms_ = count_sms(parts.device);
+  num_sms_ = attribute_of(parts.device, cudaDevAttrMultiProcessorCount);
+  most_shared_bytes_ = attribute_of(parts.device, cudaDevAttrMaxSharedMemoryPerBlockOptin);
   check_cuda(cudaStreamCreateWithFlags(&own_stream_, cudaStreamNonBlocking), "making a stream");
   check_cuda(cudaEventCreateWithFlags(&last_step_, cudaEventDisableTiming), "making an event");
   launch_.stream = own_stream_;
   barrier_ = allocate(sizeof(GridBarrier));
   reports_ = map_host_array<Report>(kReports);
   reset_result_ = map_host_array<ResetResult>(1);
+  faulted_ = map_host_array<uint64_t>(1);
+  ledger_ = std::make_unique<Ledger>();
   control_ = map_host_words(sizeof(Cells) * static_cast<size_t>(parts.ranks));
   last_report_ = reports_.get();
   rehearse(Workers::grid);
@@ -84,6 +97,10 @@ void CudaBackend::rehearse(Workers workers) {
     void* of_call[] = {&port, step < Step::combine_send ? static_cast<void*>(&dispatch) : &combine, &site};
     fire(shot_of(step, step == Step::plan ? of_plan : of_call));
   }
+  check_cuda(cudaFuncSetAttribute(plan_blocks_kernel(), cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared_bytes_),
+             "allowing a kernel more shared memory");
+  void* of_plan[] = {&topo, &plan, &site};
+  fire(plan_shot(topo, plan, of_plan));
   const ServiceKernels& services = service_kernels();
   for (const void* kernel : {services.publish_fault, services.close_pair, services.announce_destroyed,
                              services.claim_fault, services.reset}) {
@@ -104,21 +121,34 @@ std::shared_ptr<void> CudaBackend::allocate(size_t bytes) {
 
 int64_t CudaBackend::plan_lanes() const { return launch_.workers == Workers::warp ? 32 : kPlanThreads; }
 
-/// A plan is made by one block: its lanes' counts are summed one after the other, so more lanes take longer.
+int CudaBackend::usable_sms() const {
+  return launch_.num_sms > 0 ? std::min(launch_.num_sms, num_sms_) : num_sms_;
+}
+
 CudaBackend::Shot CudaBackend::shot_of(Step step, void** arguments) const {
-  const bool is_plan = step == Step::plan;
-  const bool by_grid = launch_.workers == Workers::grid && !is_plan;
-  const Kernels& kernels = is_plan && launch_.workers == Workers::grid ? block_kernels() : kernels_of(launch_.workers);
-  const int sms = launch_.num_sms > 0 ? std::min(launch_.num_sms, num_sms_) : num_sms_;
-  return {.kernel = kernels.of(step), .arguments = arguments, .blocks = by_grid ? sms : 1,
-          .threads = std::min(kernels.max_threads, is_plan ? kPlanThreads : kernels.max_threads),
+  const Kernels& kernels = kernels_of(launch_.workers);
+  const bool by_grid = launch_.workers == Workers::grid && step != Step::plan;
+  return {.kernel = kernels.of(step), .arguments = arguments, .blocks = by_grid ? usable_sms() : 1,
+          .threads = step == Step::plan ? static_cast<int>(plan_lanes()) : kernels.max_threads,
           .stream = launch_.stream};
+}
+
+/// The plain plan, by one block, sums its lanes' counts one after the other: it is for tests, and for more experts than
+/// shared memory holds.
+CudaBackend::Shot CudaBackend::plan_shot(const Topology& topo, const PlanView& view, void** arguments) const {
+  const int64_t shared = plan_shared_bytes(topo);
+  if (launch_.workers != Workers::grid || shared > most_shared_bytes_) return shot_of(Step::plan, arguments);
+  const int64_t tiles = std::max<int64_t>(1, ceil_div(view.tokens, kTileTokens));
+  return {.kernel = plan_blocks_kernel(), .arguments = arguments,
+          .blocks = static_cast<int>(std::min<int64_t>({tiles, usable_sms(), plan_lanes()})),
+          .threads = grid_kernels().max_threads, .shared_bytes = static_cast<int>(shared), .stream = launch_.stream};
 }
 
 void CudaBackend::fire(const Shot& shot) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(shot.blocks));
   config.blockDim = dim3(static_cast<unsigned>(shot.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shot.shared_bytes);
   config.stream = shot.stream;
   check_cuda(cudaLaunchKernelExC(&config, shot.kernel, shot.arguments), "launching a kernel");
 }
@@ -136,8 +166,13 @@ void CudaBackend::note_step(CUstream_st* stream) {
   last_stream_ = stream;
 }
 
+Site CudaBackend::make_site() const {
+  return {.barrier = static_cast<GridBarrier*>(barrier_.get()), .timeout_ns = 2 * parts_.timeout_ns + 1'000'000'000,
+          .faulted = faulted_.get()};
+}
+
 Site CudaBackend::next_site() {
-  Site site{.barrier = static_cast<GridBarrier*>(barrier_.get()), .timeout_ns = 2 * parts_.timeout_ns + 1'000'000'000};
+  Site site = make_site();
   if (!launch_.wait || is_capturing(launch_.stream)) return site;
   site.ticket = ++ticket_;
   site.report = reports_.get() + ticket_ % kReports;
@@ -146,10 +181,10 @@ Site CudaBackend::next_site() {
 
 void CudaBackend::plan(const Topology& topo, const PlanView& view) {
   const CudaDevice device(parts_.device);
-  Site site;
+  Site site = make_site();
   void* arguments[] = {const_cast<Topology*>(&topo), const_cast<PlanView*>(&view), &site};
   follow_last_step(launch_.stream);
-  fire(shot_of(Step::plan, arguments));
+  fire(plan_shot(topo, view, arguments));
   note_step(launch_.stream);
 }
 
@@ -177,9 +212,7 @@ bool CudaBackend::await(const Site& site, const Call& call) {
   for (int attempt = 0; load_acquire(&site.report->ticket) != site.ticket; ++attempt) {
     relax(attempt);
     if (attempt % kLooks != 0) continue;
-    const cudaError_t state = cudaStreamQuery(launch_.stream);
-    if (state == cudaErrorNotReady) continue;
-    check_cuda(state, "running a step");
+    if (!has_ended(launch_.stream, "running a step")) continue;
     if (load_acquire(&site.report->ticket) != site.ticket) return end_broken(call);
   }
   last_report_ = site.report;
@@ -187,6 +220,7 @@ bool CudaBackend::await(const Site& site, const Call& call) {
 }
 
 bool CudaBackend::end_broken(const Call& call) {
+  store_relaxed(faulted_.get(), 1);
   Context ctx = call.ctx;
   Fault fault{.code = FaultCode::timeout, .awaited = Awaited::credit, .kind = call.shape.kind, .peer = parts_.rank,
               .hash = call.shape.hash()};
@@ -198,10 +232,7 @@ bool CudaBackend::end_broken(const Call& call) {
 void CudaBackend::finish(CUstream_st* stream, const char* doing) {
   const uint64_t patience = 4 * parts_.timeout_ns + 30'000'000'000;
   const uint64_t deadline = now_ns() + patience;
-  for (int attempt = 0;; ++attempt) {
-    const cudaError_t state = cudaStreamQuery(stream);
-    if (state == cudaSuccess) return;
-    if (state != cudaErrorNotReady) check_cuda(state, doing);
+  for (int attempt = 0; !has_ended(stream, doing); ++attempt) {
     if (now_ns() > deadline) fail(ErrorCode::system, "{}: the GPU did not end within {} s", doing, patience / 1'000'000'000);
     relax(attempt);
   }
@@ -244,6 +275,7 @@ bool CudaBackend::reset(const Context& ctx, const RankSet& members, RankSet& mis
   void* arguments[] = {const_cast<DirectPort*>(&port_), &args};
   serve(service_kernels().reset, arguments);
   missing = reset_result_->missing;
+  if (reset_result_->is_whole != 0) store_relaxed(faulted_.get(), 0);
   return reset_result_->is_whole != 0;
 }
 
@@ -259,6 +291,21 @@ const std::byte* CudaBackend::window() {
 
 uint64_t CudaBackend::now() { return now_ns(); }
 void CudaBackend::relax(int attempt) { pause(attempt); }
+
+const Ledger& CudaBackend::look(const Context& ctx) {
+  read(ledger_.get(), ctx.ledger, sizeof(Ledger));
+  return *ledger_;
+}
+
+bool CudaBackend::is_faulted() const { return load_acquire(faulted_.get()) != 0; }
+
+// Not in the order of the steps: one of them is what shall end.
+void CudaBackend::interrupt(const Context& ctx, bool on) {
+  const CudaDevice device(parts_.device);
+  const uint64_t word = on ? 1 : 0;
+  check_cuda(cudaMemcpyAsync(&ctx.ledger->interrupted, &word, sizeof word, cudaMemcpyHostToDevice, own_stream_),
+             "interrupting a step");
+}
 
 void CudaBackend::read(void* to, const void* from, size_t bytes) {
   const CudaDevice device(parts_.device);

@@ -51,6 +51,13 @@ class CudaBackend : public Backend {
   /// What the last step with `wait` told; valid until 64 more have run.
   const Report& report() const { return *last_report_; }
 
+  /// The ledger as it is after all steps so far; a copy, valid until the next call of this.
+  const Ledger& look(const Context&);
+  /// Whether a step that has ended met a fault, also one that nobody waited for. Cheap.
+  bool is_faulted() const;
+  /// While a step runs: it ends at its next look (FaultCode::interrupted). `on` false takes that back.
+  void interrupt(const Context&, bool on);
+
   /// Copies between the host's memory and the steps', after all steps so far and before all later ones.
   void read(void* to, const void* from, size_t bytes);
   void write(void* to, const void* from, size_t bytes);
@@ -61,6 +68,7 @@ class CudaBackend : public Backend {
     void** arguments;
     int blocks = 1;
     int threads = 1;
+    int shared_bytes = 0;
     CUstream_st* stream;
   };
 
@@ -71,19 +79,25 @@ class CudaBackend : public Backend {
   void rehearse(Workers);
   void follow_last_step(CUstream_st*);
   void note_step(CUstream_st*);
+  Site make_site() const;
   Site next_site();
   bool await(const Site&, const Call&);
   bool end_broken(const Call&);
   void finish(CUstream_st*, const char* doing);
   Shot shot_of(Step, void** arguments) const;
+  Shot plan_shot(const Topology&, const PlanView&, void** arguments) const;
+  int usable_sms() const;
 
   const CudaParts parts_;
   const DirectPort port_;
   int num_sms_ = 0;
+  int most_shared_bytes_ = 0;
   DevicePool pool_;
   std::shared_ptr<void> barrier_;
   std::shared_ptr<Report> reports_;
   std::shared_ptr<ResetResult> reset_result_;
+  std::shared_ptr<uint64_t> faulted_;
+  std::unique_ptr<Ledger> ledger_;
   std::shared_ptr<std::byte> control_;
   std::array<bool, 3> is_rehearsed_{};
   Launch launch_;

@@ -18,6 +18,7 @@ struct Site {
   uint64_t timeout_ns = 0;         // of the barrier
   Report* report = nullptr;        // null: nobody waits for one
   uint64_t ticket = 0;
+  uint64_t* faulted = nullptr;     // in memory that the host can read; 1 once a step ended in a fault
   bool is_rehearsal = false;       // do nothing: the launch makes the driver load code and set memory aside
 };
 
@@ -32,5 +33,8 @@ struct Kernels {
 const Kernels& warp_kernels();   // one warp
 const Kernels& block_kernels();  // one block
 const Kernels& grid_kernels();   // all blocks, resident at once
+
+// Fast twins of steps, by all blocks; their arguments are the steps'.
+const void* plan_blocks_kernel();  // plan_blocks.hpp
 
 }  // namespace heddle

@@ -2,6 +2,7 @@
 // one another. Like every wait this one has a deadline.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "device/clock.hpp"
@@ -21,6 +22,17 @@ class Grid {
   __device__ int lane() const { return threadIdx.x & 31; }
   __device__ int lanes() const { return 32; }
   __device__ void worker_sync() const { __syncwarp(); }
+
+  // See block.hpp.
+  __device__ int block() const { return blockIdx.x; }
+  __device__ int blocks() const { return gridDim.x; }
+  __device__ int thread() const { return threadIdx.x; }
+  __device__ int threads() const { return blockDim.x; }
+  __device__ void block_sync() const { __syncthreads(); }
+  __device__ std::byte* shared() const {
+    extern __shared__ uint4 heddle_shared[];
+    return reinterpret_cast<std::byte*>(heddle_shared);
+  }
 
   /// A block that waits in vain ends here, all threads of it: what comes after relies on the others' work.
   __device__ void sync() const {

@@ -38,8 +38,9 @@ class LaneBarrier {
 };
 
 struct LaneShape {
-  int workers = 2;
+  int workers = 2;  // of all blocks together
   int lanes = 32;
+  int blocks = 1;
 };
 
 class LaneCrew;
@@ -55,6 +56,14 @@ class Lane {
   void sync() const;
   void worker_sync() const;
 
+  // See device/block.hpp.
+  int block() const;
+  int blocks() const;
+  int thread() const;
+  int threads() const;
+  void block_sync() const;
+  std::byte* shared() const;
+
  private:
   LaneCrew* crew_;
   int worker_;
@@ -66,6 +75,10 @@ class LaneCrew {
   LaneCrew(const LaneShape& shape, uint64_t seed) : shape_(shape), dice_(seed), all_(shape.workers * shape.lanes) {
     for (int worker = 0; worker < shape.workers; ++worker) {
       workers_.push_back(std::make_unique<LaneBarrier>(shape.lanes));
+    }
+    for (int block = 0; block < shape.blocks; ++block) {
+      blocks_.push_back(std::make_unique<LaneBarrier>(size() / shape.blocks));
+      shared_.emplace_back(kSharedBytes, std::byte{0x77});
     }
   }
 
@@ -104,15 +117,26 @@ class LaneCrew {
     return some;
   }
 
+  static constexpr size_t kSharedBytes = size_t{64} << 10;
+
   const LaneShape shape_;
   Dice dice_;
   LaneBarrier all_;
   std::vector<std::unique_ptr<LaneBarrier>> workers_;
+  std::vector<std::unique_ptr<LaneBarrier>> blocks_;
+  std::vector<std::vector<std::byte>> shared_;
 };
 
 inline int Lane::size() const { return crew_->shape_.workers; }
 inline int Lane::lanes() const { return crew_->shape_.lanes; }
 inline void Lane::sync() const { crew_->all_.arrive_and_wait(); }
 inline void Lane::worker_sync() const { crew_->workers_[static_cast<size_t>(worker_)]->arrive_and_wait(); }
+
+inline int Lane::blocks() const { return crew_->shape_.blocks; }
+inline int Lane::block() const { return worker_ / (size() / blocks()); }
+inline int Lane::threads() const { return size() / blocks() * lanes(); }
+inline int Lane::thread() const { return worker_ % (size() / blocks()) * lanes() + lane_; }
+inline void Lane::block_sync() const { crew_->blocks_[static_cast<size_t>(block())]->arrive_and_wait(); }
+inline std::byte* Lane::shared() const { return crew_->shared_[static_cast<size_t>(block())].data(); }
 
 }  // namespace heddle::testing

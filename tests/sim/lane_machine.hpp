@@ -71,7 +71,7 @@ class LaneBackend : public Backend {
   uint64_t now() override { return port_.now(); }
   void relax(int attempt) override { port_.relax(attempt); }
 
- private:
+ protected:
   template <class Step>
   bool run(const Step& step) {
     const bool result = crew_.run(step);
@@ -79,6 +79,7 @@ class LaneBackend : public Backend {
     return result;
   }
 
+ private:
   LanePort port_;
   LaneCrew crew_;
 };
