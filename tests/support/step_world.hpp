@@ -18,15 +18,15 @@ class StepWorld {
   StepWorld(const spec::World& world, MakeMachine make, const MachineOptions& options)
       : world_(world), make_(std::move(make)), options_(options) {}
 
-  /// Runs body(rank) in a thread a rank; what a rank threw is in its place of the result.
-  Errors run(const std::function<void(StepRank&)>& body) const {
+  /// Runs body(rank, the ranks' group) in a thread a rank; what a rank threw is in its place of the result.
+  Errors run(const std::function<void(StepRank&, Bootstrap&)>& body) const {
     return run_threads(world_.ranks, [&](Bootstrap& bootstrap) {
       const Topology topo{.rank = bootstrap.rank(), .world = world_.ranks, .experts = world_.experts};
       const auto machine = make_(bootstrap, options_);
       {
         StepRank rank(*machine, world_, topo, options_);
         bootstrap.barrier("start");
-        body(rank);
+        body(rank, bootstrap);
         bootstrap.barrier("end");  // peers may still store into this rank's window
       }
     });
@@ -42,7 +42,7 @@ class StepWorld {
 inline std::vector<Trace> play_all(const StepCase& played, const MakeMachine& make) {
   const spec::World world = make_world(played.world);
   std::vector<Trace> traces(static_cast<size_t>(world.ranks));
-  const Errors errors = StepWorld(world, make, options_for(world, played)).run([&](StepRank& rank) {
+  const Errors errors = StepWorld(world, make, options_for(world, played)).run([&](StepRank& rank, Bootstrap&) {
     traces[static_cast<size_t>(rank.context().topo.rank)] = play(rank, played);
   });
   for (size_t rank = 0; rank < errors.size(); ++rank) {

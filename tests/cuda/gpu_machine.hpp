@@ -1,0 +1,46 @@
+// A rank's GPU, or its share of one.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cuda/cuda_backend.hpp"
+#include "memory/cuda_vmm.hpp"
+#include "support/machine.hpp"
+
+namespace heddle::testing {
+
+struct GpuOptions {
+  CudaPath path = CudaPath::automatic;
+  Workers workers = Workers::grid;
+  int num_sms = 0;  // 0: the GPU's share of this rank, so that all ranks' blocks fit
+};
+
+class GpuMachine : public Machine {
+ public:
+  /// Collective over ranks that are threads or processes. GPUs are dealt round robin.
+  GpuMachine(Bootstrap&, const MachineOptions&, const GpuOptions&);
+
+  CudaBackend& backend() override { return backend_; }
+  void read(void* to, const void* from, size_t bytes) override { backend_.read(to, from, bytes); }
+  void write(void* to, const void* from, size_t bytes) override { backend_.write(to, from, bytes); }
+  PeerView windows() const { return memory_.memory.view(); }
+  int device() const { return device_; }
+
+ private:
+  int device_;
+  CudaMemory memory_;
+  CudaBackend backend_;
+};
+
+MakeMachine gpu_machines(const GpuOptions& = {});
+
+/// SMs of the smallest GPU that each of `ranks` ranks can have to itself.
+int sms_for(int ranks);
+int count_gpus();
+
+/// Ends a test early, as skipped, where there is no GPU.
+#define HEDDLE_NEEDS_GPU() \
+  if (const std::string problem = ::heddle::cuda_problem(); !problem.empty()) GTEST_SKIP() << problem
+
+}  // namespace heddle::testing

@@ -1,0 +1,58 @@
+// The same parity with one thread that launches for all ranks, as compute-sanitizer needs it; small shapes, for its sake.
+#include <gmock/gmock.h>
+
+#include "cuda/gpu_machine.hpp"
+#include "support/step_world.hpp"
+
+namespace heddle::testing {
+namespace {
+
+struct LockstepRank {
+  std::unique_ptr<GpuMachine> machine;
+  std::unique_ptr<StepRank> steps;
+};
+
+/// Made by a thread each, as their windows need it, but used by one.
+std::vector<LockstepRank> make_ranks(const spec::World& world, const MachineOptions& options) {
+  std::vector<LockstepRank> ranks(static_cast<size_t>(world.ranks));
+  run_threads(world.ranks, [&](Bootstrap& bootstrap) {
+    ranks[static_cast<size_t>(bootstrap.rank())].machine =
+        std::make_unique<GpuMachine>(bootstrap, options, GpuOptions{.num_sms = 4});
+  });
+  for (int rank = 0; rank < world.ranks; ++rank) {
+    LockstepRank& own = ranks[static_cast<size_t>(rank)];
+    Launch launch = own.machine->backend().launch();
+    launch.wait = false;
+    own.machine->backend().use(launch);
+    const Topology topo{.rank = rank, .world = world.ranks, .experts = world.experts};
+    own.steps = std::make_unique<StepRank>(*own.machine, world, topo, options);
+  }
+  return ranks;
+}
+
+class Lockstep : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Lockstep, Parity) {
+  HEDDLE_NEEDS_GPU();
+  StepCase played = step_case(GetParam());
+  played.world.tokens = played.dispatch.max_tokens = 13;
+  played.world.hidden = 256;
+  played.rounds = 1;
+  const auto wanted = play_all(played, make_cpu_machine);
+
+  const spec::World world = make_world(played.world);
+  MachineOptions options = options_for(world, played);
+  options.timeout = std::chrono::seconds(100);  // under a tool everything is slow
+  const auto owners = make_ranks(world, options);
+  std::vector<StepRank*> ranks;
+  for (const LockstepRank& owner : owners) ranks.push_back(owner.steps.get());
+  expect_same_traces(played, wanted, play_lockstep(ranks, played));
+}
+
+INSTANTIATE_TEST_SUITE_P(Small, Lockstep,
+                         ::testing::Values("token_major_2_ranks", "token_major_three_slots", "expert_major_duplicates",
+                                           "slab_2_ranks", "expert_major_ue8m0"),
+                         [](const auto& tested) { return std::string(tested.param); });
+
+}  // namespace
+}  // namespace heddle::testing
