@@ -33,6 +33,8 @@ std::vector<std::unique_ptr<char[]>>& spare_stacks() {
   return spare;
 }
 
+thread_local Fiber* running = nullptr;
+
 std::unique_ptr<char[]> take_stack() {
   auto& spare = spare_stacks();
   if (spare.empty()) return std::unique_ptr<char[]>(new char[kStackBytes]);
@@ -103,11 +105,14 @@ void Fiber::resume() {
   swap_exceptions(s.main_exceptions, s.own_exceptions);
   start_switch(&s.main_view, s.own_view);
   switch_tsan_fiber(s.own_thread, /*orders=*/first);  // it may read what was prepared for it
+  running = this;
   swapcontext(&s.main, &s.own);
+  running = nullptr;
   finish_switch(s.main_view, nullptr);
 }
 
 void Fiber::yield() { stack_->leave(/*for_ever=*/false); }
+Fiber* Fiber::current() { return running; }
 bool Fiber::has_started() const { return stack_->started; }
 bool Fiber::has_ended() const { return stack_->ended; }
 

@@ -21,6 +21,8 @@ class Fiber {
   void resume();
   /// From the fiber's own stack.
   void yield();
+  /// The one that runs on this thread; null on the main stack.
+  static Fiber* current();
   bool has_started() const;
   bool has_ended() const;
 

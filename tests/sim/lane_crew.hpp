@@ -13,9 +13,6 @@
 
 namespace heddle::testing {
 
-/// The fiber that runs on this thread.
-inline thread_local Fiber* current_fiber = nullptr;
-
 /// Lanes that wait for one another.
 class LaneBarrier {
  public:
@@ -28,7 +25,7 @@ class LaneBarrier {
       turn_.store(turn + 1, std::memory_order_release);
       return;
     }
-    while (turn_.load(std::memory_order_acquire) == turn) current_fiber->yield();
+    while (turn_.load(std::memory_order_acquire) == turn) Fiber::current()->yield();
   }
 
  private:
@@ -111,7 +108,6 @@ class LaneCrew {
       Fiber& fiber = *fibers[static_cast<size_t>((first + i) % count)];
       if (fiber.has_ended()) continue;
       some = true;
-      current_fiber = &fiber;
       fiber.resume();
     }
     return some;

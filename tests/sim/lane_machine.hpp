@@ -20,7 +20,7 @@ class LanePort : public DirectPort {
  public:
   using DirectPort::DirectPort;
   void relax(int attempt) const {
-    if (current_fiber != nullptr) current_fiber->yield();
+    if (Fiber* fiber = Fiber::current()) fiber->yield();
     else pause(attempt);
   }
 };
@@ -74,9 +74,7 @@ class LaneBackend : public Backend {
  protected:
   template <class Step>
   bool run(const Step& step) {
-    const bool result = crew_.run(step);
-    current_fiber = nullptr;
-    return result;
+    return crew_.run(step);
   }
 
  private:
