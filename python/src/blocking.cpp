@@ -1,5 +1,7 @@
 #include "blocking.hpp"
 
+#include <unistd.h>
+
 #include "device/clock.hpp"
 #include "device/wait.hpp"
 
@@ -11,7 +13,10 @@ constexpr uint64_t kLookEveryNs = 20'000'000;
 
 }  // namespace
 
+/// Python runs handlers in its main thread only. Another thread must not ask for the GIL in the middle of a call: when the
+/// interpreter ends meanwhile it ends that thread, by unwinding it through frames that may not throw.
 SignalWatch::SignalWatch(Buffer& buffer) : buffer_(buffer), next_look_ns_(clock_ns() + kLookEveryNs) {
+  if (::gettid() != ::getpid()) return;
   wait_hook = {.run = &SignalWatch::look, .argument = this};
 }
 
@@ -25,7 +30,6 @@ void SignalWatch::look(void* self) {
   watch->run_handlers();
 }
 
-/// In other threads than Python's main one this does nothing.
 void SignalWatch::run_handlers() {
   const nb::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() == 0) return;

@@ -42,11 +42,16 @@ def example(monkeypatch):
     return train_tiny_moe
 
 
+def failed_checks(example, record, dense, size):
+    """By name. Two steps on a few bytes teach nothing, so whether the loss fell is not looked at."""
+    nothing_sent = example.Traffic(size.experts, 0, 0, 0, 0.0)
+    checks = example.compare([(record, nothing_sent)], dense, size, 1)
+    return [check.name for check in checks if not check.passed and check.name != "last loss / first loss"]
+
+
 def test_the_checks_notice_a_wrong_gradient_of_one_expert(example):
     size = example.Size(sequences=2, length=8)
     dense, wrong = (example.train_alone(size, 2, 1) for _ in range(2))
-    nothing_sent = example.Traffic(size.experts, 0, 0, 0, 0.0)
-    assert all(check.passed for check in example.compare([(wrong, nothing_sent)], dense, size, 1))
+    assert failed_checks(example, wrong, dense, size) == []
     wrong.gradients[1]["layers.1.moe.experts.down"][3] *= 1.001
-    failed = [check.name for check in example.compare([(wrong, nothing_sent)], dense, size, 1) if not check.passed]
-    assert failed == ["step 2: error of gradients"]
+    assert failed_checks(example, wrong, dense, size) == ["step 2: error of gradients"]
