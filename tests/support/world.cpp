@@ -66,6 +66,8 @@ BufferParts Rank::parts_of(const World& world) {
   return parts;
 }
 
+const std::byte* Rank::window() const { return world_.windows_.block(index_); }
+
 void Rank::land_all() {
   if (queue_) queue_->land_all();
 }

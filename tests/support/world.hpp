@@ -50,6 +50,8 @@ class Rank {
   int index() const { return index_; }
   Buffer& buffer() { return buffer_; }
   TestHeap* heap() { return heap_.get(); }
+  /// This rank's window, for a look at its counters between calls.
+  const std::byte* window() const;
   /// Waits until every rank that is still there has come; this rank's puts go on landing meanwhile.
   void barrier();
   /// Lands what is on its way: a rank that will not call again for a while is a network that still works.

@@ -73,7 +73,7 @@ Case draw(Dice& dice, Layout layout) {
   c.biases = dice.below(3);
   c.row_weights = dice.one_in(3);
   c.slots = dice.one_in(3) ? 3 : 0;
-  c.repeats = dice.one_of({1, 1, 2, 5});
+  c.repeats = dice.one_of({1, 1, 2, 3});
   c.wide_ids = dice.one_in(3);
   c.strided = dice.one_in(3);
   return c;
@@ -138,15 +138,15 @@ std::vector<Change> sum_changes() {
 /// Few slots, many rows: credits and rounds at work, also of pairs that differ in their number of rounds.
 std::vector<Change> round_changes() {
   std::vector<Change> changes;
-  for (const int slots : {1, 3, 4}) {
+  for (const int slots : {1, 3}) {
     for (const Routing routing : {Routing::uniform, Routing::ragged, Routing::one_rank}) {
       changes.push_back([=](Case& c) {
         c.slots = slots;
         c.world.routing = routing;
-        c.world.tokens = 16;
+        c.world.tokens = 9;
         c.split_dispatch = c.split_combine = false;
         if (c.sum == Sum::alone) c.sum = Sum::late;
-        c.repeats = 5;
+        c.repeats = 3;
       });
     }
   }
@@ -194,7 +194,7 @@ std::vector<Change> in_place_changes() {
         c.heap = heap;
         c.world.routing = routing;
         c.split_dispatch = routing == Routing::ragged && c.split_dispatch;
-        c.repeats = 5;
+        c.repeats = 3;
       });
     }
   }
