@@ -232,8 +232,7 @@ const Route& Calls::checked_route(const char* operation, const Handle& handle) c
 void Calls::raise_fault() {
   ++metrics_.faults;
   backend().publish_fault(ctx_);
-  const int culprit = find_culprit(backend(), ctx_);
-  first_fault_ = describe_fault(ctx_, culprit);
+  first_fault_ = describe_fault(ctx_, find_culprit(backend(), ctx_));
   throw Error(error_of(ctx_.ledger->fault.code), first_fault_);
 }
 

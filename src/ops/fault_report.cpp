@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
 namespace heddle {
 namespace {
 
@@ -61,42 +65,53 @@ void adopt_mismatch(Backend& backend, const Context& ctx) {
   }
 }
 
+/// Whom a rank waited for, or mismatched with, when it left its call.
+struct Blame {
+  int rank;
+  int awaited;
+  uint64_t seq;
+};
+
+std::vector<Blame> all_blames(Backend& backend, const Context& ctx) {
+  const Fault& own = ctx.ledger->fault;
+  std::vector<Blame> blames = {{ctx.topo.rank, own.peer, own.seq}};
+  for (int peer = 0; peer < ctx.topo.world; ++peer) {
+    if (!takes_part(ctx, peer) || !has_reported(backend, ctx, peer)) continue;
+    const FaultCell& cell = cells_of(backend.window(), ctx, peer).fault;
+    if (cell.awaited >= 0 && cell.awaited < ctx.topo.world) blames.push_back({peer, cell.awaited, cell.seq});
+  }
+  return blames;
+}
+
 }  // namespace
 
 const char* name_of(Kind kind) { return kind == Kind::dispatch ? "dispatch" : "combine"; }
 
-int find_culprit(Backend& backend, const Context& ctx) {
+Verdict find_culprit(Backend& backend, const Context& ctx) {
   const Fault& own = ctx.ledger->fault;
   if (own.code == FaultCode::unreceived || own.code == FaultCode::peer_destroyed || own.code == FaultCode::interrupted) {
-    return own.peer;
+    return {.culprit = own.peer, .accuser = ctx.topo.rank};
   }
   const uint64_t deadline = backend.now() + ctx.timeout_ns;
   for (int attempt = 0; !all_reported(backend, ctx) && backend.now() < deadline; ++attempt) backend.relax(attempt);
 
-  const int own_awaited = own.peer;
+  const std::vector<Blame> blames = all_blames(backend, ctx);
   adopt_mismatch(backend, ctx);
-  RankSet awaited;
-  awaited.add(own_awaited);
-  int first_awaited = own_awaited;
-  uint64_t first_seq = own.seq;
-  int first_rank = ctx.topo.rank;
-  for (int peer = 0; peer < ctx.topo.world; ++peer) {
-    if (!takes_part(ctx, peer) || !has_reported(backend, ctx, peer)) continue;
-    const FaultCell& cell = cells_of(backend.window(), ctx, peer).fault;
-    if (cell.awaited >= 0 && cell.awaited < ctx.topo.world) awaited.add(cell.awaited);
-    if (cell.seq < first_seq || (cell.seq == first_seq && peer < first_rank)) {
-      first_seq = cell.seq;
-      first_rank = peer;
-      first_awaited = cell.awaited;
-    }
-  }
-  for (int peer = 0; peer < ctx.topo.world; ++peer) {
-    if (awaited.has(peer) && takes_part(ctx, peer) && !has_reported(backend, ctx, peer)) return peer;
-  }
-  return first_awaited;
+  // A rank that wrote nothing, the lowest first; else whom the earliest accuses. A rank awaits its own puts too: such a
+  // wait, cut short by a peer's fault, accuses nobody.
+  const auto is_silent = [&](const Blame& blame) {
+    return takes_part(ctx, blame.awaited) && !has_reported(backend, ctx, blame.awaited);
+  };
+  const auto weight = [&](const Blame& blame) {
+    const bool silent = is_silent(blame);
+    return std::tuple(!silent, silent ? blame.awaited : 0, blame.awaited == blame.rank, blame.seq, blame.rank);
+  };
+  const Blame decisive = std::ranges::min(blames, {}, weight);
+  return {.culprit = decisive.awaited, .accuser = decisive.rank};
 }
 
-std::string describe_fault(const Context& ctx, int culprit) {
+std::string describe_fault(const Context& ctx, const Verdict& verdict) {
+  const auto [culprit, accuser] = verdict;
   const Fault& fault = ctx.ledger->fault;
   const std::string call = fmt::format("{} (call {} on rank {})", name_of(fault.kind), fault.seq, ctx.topo.rank);
   const std::string counter = fmt::format("its {} counter: wanted {}, seen {}", what_of(fault.awaited), fault.wanted,
@@ -111,8 +126,9 @@ std::string describe_fault(const Context& ctx, int culprit) {
       return fmt::format("{}: rank {} did not come within {:g} s ({}){}", call, fault.peer, seconds, counter, origin);
     case FaultCode::mismatch: return fmt::format("{}: {}{}", call, describe_mismatch(ctx, fault), origin);
     case FaultCode::peer_fault:
-      return fmt::format("{}: another rank left the call while this one waited for rank {} ({}); the fault began with rank {}",
-                         call, fault.peer, counter, culprit);
+      return fmt::format("{}: another rank left the call while this one waited for rank {} ({}); the fault began with rank {}{}",
+                         call, fault.peer, counter, culprit,
+                         accuser == ctx.topo.rank ? "" : fmt::format(", says rank {}", accuser));
     case FaultCode::peer_destroyed:
       return fmt::format("{}: rank {} has destroyed its buffer ({})", call, fault.peer, counter);
     case FaultCode::unreceived:

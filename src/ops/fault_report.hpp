@@ -7,10 +7,15 @@
 
 namespace heddle {
 
-/// Waits for the fault cells of the other ranks, one deadline at most, and names the rank that all survivors name.
-int find_culprit(Backend&, const Context&);
+struct Verdict {
+  int culprit;
+  int accuser;  // the rank whose fault cell names it
+};
 
-std::string describe_fault(const Context&, int culprit);
+/// Waits for the fault cells of the other ranks, one deadline at most, and names the rank that all survivors name.
+Verdict find_culprit(Backend&, const Context&);
+
+std::string describe_fault(const Context&, const Verdict&);
 
 const char* name_of(Kind);
 
