@@ -58,6 +58,14 @@ struct Handle {
   int num_received() const;          // n
 };
 
+/// What of a token-major dispatch a combine needs, as copies that a caller kept of a Handle's tensors.
+struct RouteTensors {
+  TensorView recv_offset;    // [R + 1] int32
+  TensorView recv_token;     // [n] int32, ascending within a source
+  TensorView source_tokens;  // [R] int32
+  TensorView recv_ids;       // [n, K] int32; K 0: [n, 0]
+};
+
 struct DispatchInput {
   TensorView x;        // [T, H], rows a multiple of 16 bytes; any row stride
   TensorView scales;   // optional [T, P] of a 4-byte type, any strides; travels with x untouched
@@ -136,6 +144,10 @@ class Buffer {
   Plan plan(const TensorView& ids);
   /// From [T, R] bool or uint8, without ids: token-major only.
   Plan plan_from_rank_map(const TensorView& is_token_in_rank);
+
+  /// The handle of a token-major dispatch of exact size along `plan`, once more, from copies of its tensors. Local.
+  /// Throws Error{usage} for tensors that no such dispatch of this buffer can have had.
+  Handle handle(const Plan&, const RouteTensors&);
 
   /// Every token goes once to each rank that owns one of its experts. Collective.
   Received dispatch(const Plan&, const DispatchInput&, const DispatchOptions& = {});

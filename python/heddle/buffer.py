@@ -23,7 +23,7 @@ from .arguments import (
 )
 from .bootstrap import as_bootstrap, patiently
 from .errors import UsageError
-from .frameworks import Array, is_torch, readable
+from .frameworks import Array, dense, is_torch, readable
 from .results import Combined, Received, Split
 from .route import Handle, Plan
 
@@ -110,6 +110,25 @@ class Buffer:
         is_token_in_rank  [T, R] bool or uint8, any strides
         """
         return Plan(self._core.plan_from_rank_map(readable(is_token_in_rank)), is_torch(is_token_in_rank))
+
+    def handle(
+        self, plan: Plan, *, recv_offset: Array, recv_token: Array, source_tokens: Array, recv_ids: Array | None = None
+    ) -> Handle:
+        """The handle of a token-major dispatch of exact size along `plan`, once more, from copies of its tensors. Local.
+
+        recv_offset    [R + 1] int32, Handle.recv_offset
+        recv_token     [n] int32, Handle.recv_token
+        source_tokens  [R] int32, Handle.source_tokens
+        recv_ids       [n, K] int32, Handle.recv_ids; None for a plan from a rank map
+
+        Raises UsageError for tensors that no such dispatch can have had.
+        """
+        if recv_ids is None:
+            recv_ids = recv_token[:, None][:, :0]
+        if is_handle(plan):
+            raise UsageError("plan is a Handle, legal: a Plan")
+        tensors = [dense(one) for one in (recv_offset, recv_token, source_tokens, recv_ids)]
+        return Handle(self._core.handle(plan._core, *tensors), is_torch(recv_offset))
 
     def dispatch(
         self,

@@ -38,6 +38,15 @@ Plan plan_from_rank_map(OwnBuffer& own, nb::handle map) {
   return blocking(own.get(), [&](Buffer& buffer) { return buffer.plan_from_rank_map(array.view); });
 }
 
+Handle handle(OwnBuffer& own, const Plan& plan, nb::handle recv_offset, nb::handle recv_token, nb::handle source_tokens,
+              nb::handle recv_ids) {
+  const Array offset = array_of(recv_offset, "recv_offset"), token = array_of(recv_token, "recv_token");
+  const Array tokens = array_of(source_tokens, "source_tokens"), ids = array_of(recv_ids, "recv_ids");
+  return blocking(own.get(), [&](Buffer& buffer) {
+    return buffer.handle(plan, {offset.view, token.view, tokens.view, ids.view});
+  });
+}
+
 Received dispatch(OwnBuffer& own, const Plan& plan, const DispatchArrays& arrays, const DispatchOptions& options) {
   return blocking(own.get(), [&](Buffer& buffer) { return buffer.dispatch(plan, arrays.input(), options); });
 }
@@ -89,6 +98,7 @@ void bind_buffer(nb::module_& m) {
       .def("first_expert", [](const OwnBuffer& own, int rank) { return own.get().topology().first_expert(rank); })
       .def("plan", &plan)
       .def("plan_from_rank_map", &plan_from_rank_map)
+      .def("handle", &handle)
       .def("dispatch", &dispatch)
       .def("dispatch_again", &dispatch_again)
       .def("dispatch_send", &dispatch_send)

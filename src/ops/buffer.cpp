@@ -58,6 +58,8 @@ const Config& Buffer::config() const { return calls_->config(); }
 Plan Buffer::plan(const TensorView& ids) { return calls_->plan(ids); }
 Plan Buffer::plan_from_rank_map(const TensorView& map) { return calls_->plan_from_rank_map(map); }
 
+Handle Buffer::handle(const Plan& plan, const RouteTensors& tensors) { return calls_->handle(plan, tensors); }
+
 Received Buffer::dispatch(const Plan& plan, const DispatchInput& input, const DispatchOptions& options) {
   return calls_->dispatch(plan, input, options);
 }

@@ -7,6 +7,7 @@
 #include "ops/combine_call.hpp"
 #include "ops/dispatch_call.hpp"
 #include "ops/fault_report.hpp"
+#include "ops/handle_call.hpp"
 #include "ops/plan_call.hpp"
 #include "protocol/call.hpp"
 
@@ -63,6 +64,12 @@ Plan Calls::plan_from_rank_map(const TensorView& map) {
   if (destroyed_) check_usable();
   ++metrics_.plans;
   return PlanAccess::make(make_plan_data_from_map(*this, map));
+}
+
+Handle Calls::handle(const Plan& plan, const RouteTensors& tensors) {
+  const std::lock_guard lock(mutex_);
+  if (destroyed_) check_usable();
+  return {.route = make_route(*this, PlanAccess::data(plan), tensors)};
 }
 
 void InFlight::run_receive() noexcept {

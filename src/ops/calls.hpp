@@ -60,6 +60,7 @@ class Calls : public std::enable_shared_from_this<Calls> {
 
   Plan plan(const TensorView& ids);
   Plan plan_from_rank_map(const TensorView& map);
+  Handle handle(const Plan&, const RouteTensors&);
   Received dispatch(const Plan&, const DispatchInput&, const DispatchOptions&);
   Received dispatch_again(const Handle&, const DispatchInput&, const DispatchOptions&);
   Split<Received> dispatch_send(const Plan&, const DispatchInput&, const DispatchOptions&);
