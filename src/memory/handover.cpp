@@ -52,7 +52,7 @@ class Handover {
   // A dead peer does not keep us from serving the others; it will be named by what it did not hand in.
   void give(int peer, const Descriptor& mine, Inbox& inbox) {
     while (now_ns() < until_) {
-      const HandIn outcome = hand_in(peers_[peer].ticket, rank_, mine);
+      const HandIn outcome = hand_in(peers_[peer].ticket, {.from = rank_}, mine);
       if (outcome == HandIn::refused) log_warn("rank {} takes no descriptors any more: it failed or died", peer);
       if (outcome != HandIn::crowded) return;
       // All who are held up make room by taking.
@@ -63,8 +63,8 @@ class Handover {
   bool take(Inbox& inbox, std::uint64_t until) {
     auto delivery = inbox.take(until);
     if (!delivery) return false;
-    const int from = delivery->from;
-    const bool expected = from >= 0 && from < static_cast<int>(peers_.size()) && from != rank_ && !taken_[from];
+    const int from = delivery->note.from;
+    const bool expected = delivery->descriptor && from >= 0 && from < static_cast<int>(peers_.size()) && from != rank_ && !taken_[from];
     if (!expected) {
       fail(ErrorCode::mismatch, "a descriptor came from rank {}, wanted one of ranks {}", from, rank_list(missing()));
     }

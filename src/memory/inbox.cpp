@@ -19,7 +19,7 @@ constexpr std::size_t kControlBytes = CMSG_SPACE(8 * sizeof(int));
 
 struct Slip {
   Token token;
-  std::int32_t from;
+  Note note;
 };
 
 // One message per connection and message boundaries kept: no partial reads.
@@ -37,6 +37,11 @@ Bytes address_of(const Descriptor& socket) {
   }
   const auto* first = reinterpret_cast<const std::byte*>(&address);
   return {first, first + length};
+}
+
+bool has_spoken(const Descriptor& visitor) {
+  pollfd polled{visitor.number(), POLLIN, 0};
+  return ::poll(&polled, 1, 0) > 0;
 }
 
 std::vector<Descriptor> descriptors_in(msghdr& message) {
@@ -70,8 +75,7 @@ std::optional<Inbox::Delivery> Inbox::take(std::uint64_t until) {
     await(until);
     admit();
     for (std::size_t i = 0; i < visitors_.size();) {
-      pollfd polled{visitors_[i].number(), POLLIN, 0};
-      if (::poll(&polled, 1, 0) <= 0) {
+      if (!has_spoken(visitors_[i])) {
         ++i;
         continue;
       }
@@ -98,9 +102,15 @@ void Inbox::admit() {
     if (!visitor && (errno == EINTR || errno == ECONNABORTED)) continue;
     if (!visitor && errno == EAGAIN) return;
     if (!visitor) fail(ErrorCode::system, "accept on the socket for window descriptors: {}", errno_text());
-    if (visitors_.size() == kMaxStrangers) visitors_.erase(visitors_.begin());
     visitors_.push_back(std::move(visitor));
+    if (visitors_.size() > kMaxStrangers) drop_a_silent_one();
   }
+}
+
+/// The oldest; if all have spoken, none.
+void Inbox::drop_a_silent_one() {
+  const auto silent = std::find_if(visitors_.begin(), visitors_.end(), [](const Descriptor& visitor) { return !has_spoken(visitor); });
+  if (silent != visitors_.end()) visitors_.erase(silent);
 }
 
 std::optional<Inbox::Delivery> Inbox::read(const Descriptor& visitor) {
@@ -115,20 +125,20 @@ std::optional<Inbox::Delivery> Inbox::read(const Descriptor& visitor) {
   const ssize_t count = ::recvmsg(visitor.number(), &message, MSG_CMSG_CLOEXEC);
   if (count <= 0) return std::nullopt;  // left without a word, as peers do that find it crowded
   auto found = descriptors_in(message);
-  const bool whole = count == sizeof slip && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0 && found.size() == 1;
+  const bool whole = count == sizeof slip && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0 && found.size() <= 1;
   if (!whole || !same_secret(slip.token, token_)) {
     if (dropped_++ == 0) log_warn("dropped a message without our token on the socket for window descriptors");
     return std::nullopt;
   }
-  return Delivery{slip.from, std::move(found[0])};
+  return Delivery{slip.note, found.empty() ? Descriptor() : std::move(found[0])};
 }
 
-HandIn hand_in(const Bytes& ticket, int from, const Descriptor& descriptor) {
+HandIn hand_in(const Bytes& ticket, const Note& note, const Descriptor& descriptor) {
   Unpacker unpacker(ticket);
   const Bytes address = unpacker.blob();
   const Bytes token = unpacker.blob();
   unpacker.finish();
-  Slip slip{.token = {}, .from = from};
+  Slip slip{.token = {}, .note = note};
   HEDDLE_CHECK(token.size() == slip.token.size(), "hand_in: the token has {} bytes, must be {}", token.size(),
                slip.token.size());
   std::memcpy(slip.token.data(), token.data(), token.size());
@@ -145,14 +155,16 @@ HandIn hand_in(const Bytes& ticket, int from, const Descriptor& descriptor) {
   msghdr message{};
   message.msg_iov = &text;
   message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* part = CMSG_FIRSTHDR(&message);
-  part->cmsg_level = SOL_SOCKET;
-  part->cmsg_type = SCM_RIGHTS;
-  part->cmsg_len = CMSG_LEN(sizeof(int));
-  const int number = descriptor.number();
-  std::memcpy(CMSG_DATA(part), &number, sizeof number);
+  if (descriptor) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* part = CMSG_FIRSTHDR(&message);
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = SCM_RIGHTS;
+    part->cmsg_len = CMSG_LEN(sizeof(int));
+    const int number = descriptor.number();
+    std::memcpy(CMSG_DATA(part), &number, sizeof number);
+  }
   if (::sendmsg(socket.number(), &message, MSG_NOSIGNAL) >= 0) return HandIn::done;
   // The kernel bounds the descriptors a user has on their way by RLIMIT_NOFILE.
   if (errno == ETOOMANYREFS || errno == EAGAIN) return HandIn::crowded;

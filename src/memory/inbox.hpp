@@ -1,4 +1,4 @@
-// A socket by which peers of this host hand a descriptor in. It has no name in any file system, so nothing is left of
+// A socket by which peers of this host hand a descriptor in, or only a note. It has no name in any file system, so nothing is left of
 // it after a kill; and since any process of the host may connect, whoever does must show our token in its one message.
 #pragma once
 
@@ -11,14 +11,21 @@
 
 namespace heddle {
 
+/// What a descriptor is, in numbers that the two sides know how to read.
+struct Note {
+  std::int32_t from = 0;
+  std::int32_t number = 0;
+  std::int64_t bytes = 0;
+};
+
 /// Not thread-safe. At most kMaxStrangers connections that have not said anything are kept; the oldest goes first.
 class Inbox {
  public:
   static constexpr std::size_t kMaxStrangers = 256;
 
   struct Delivery {
-    int from;
-    Descriptor descriptor;
+    Note note;
+    Descriptor descriptor;  // empty if only the note came
   };
 
   Inbox();
@@ -32,6 +39,7 @@ class Inbox {
  private:
   void await(std::uint64_t until);
   void admit();
+  void drop_a_silent_one();
   std::optional<Delivery> read(const Descriptor& visitor);
 
   Token token_;
@@ -46,7 +54,7 @@ enum class HandIn {
   refused   // nobody listens there (any more)
 };
 
-/// Never blocks. `ticket` is from the peer's Inbox. Throws Error{system}.
-HandIn hand_in(const Bytes& ticket, int from, const Descriptor&);
+/// Never blocks. `ticket` is from the peer's Inbox; without a descriptor only the note goes. Throws Error{system}.
+HandIn hand_in(const Bytes& ticket, const Note&, const Descriptor&);
 
 }  // namespace heddle

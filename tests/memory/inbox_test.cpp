@@ -46,10 +46,10 @@ bool same_file(const Descriptor& a, const Descriptor& b) {
 TEST(Inbox, DeliversWhatWasHandedIn) {
   Inbox inbox;
   const Descriptor memory = make_sealed_memory(4096);
-  ASSERT_EQ(hand_in(inbox.ticket(), 3, memory), HandIn::done);
+  ASSERT_EQ(hand_in(inbox.ticket(), {.from = 3}, memory), HandIn::done);
   const auto delivery = inbox.take(now_ns() + kPatience);
   ASSERT_TRUE(delivery);
-  EXPECT_EQ(delivery->from, 3);
+  EXPECT_EQ(delivery->note.from, 3);
   EXPECT_TRUE(same_file(delivery->descriptor, memory));
   EXPECT_NE(delivery->descriptor.number(), memory.number());
 }
@@ -58,11 +58,11 @@ TEST(Inbox, DeliversWhatWasHandedIn) {
 TEST(Inbox, DeliversAfterTheSenderLeft) {
   Inbox inbox;
   for (int from = 0; from < 40; ++from)
-    ASSERT_EQ(hand_in(inbox.ticket(), from, make_sealed_memory(4096)), HandIn::done);
+    ASSERT_EQ(hand_in(inbox.ticket(), {.from = from}, make_sealed_memory(4096)), HandIn::done);
   for (int from = 0; from < 40; ++from) {
     const auto delivery = inbox.take(now_ns() + kPatience);
     ASSERT_TRUE(delivery);
-    EXPECT_EQ(delivery->from, from);
+    EXPECT_EQ(delivery->note.from, from);
   }
 }
 
@@ -81,12 +81,12 @@ TEST(Inbox, StrangersAreIgnored) {
   const std::string rubbish(1000, 'x');
   ASSERT_GT(::send(babbling.number(), rubbish.data(), rubbish.size(), 0), 0);
   stranger(inbox);  // and one that leaves at once
-  ASSERT_EQ(hand_in(with_wrong_token(inbox), 1, memory), HandIn::done);
+  ASSERT_EQ(hand_in(with_wrong_token(inbox), {.from = 1}, memory), HandIn::done);
   EXPECT_FALSE(inbox.take(now_ns() + kSoon));
-  ASSERT_EQ(hand_in(inbox.ticket(), 2, memory), HandIn::done);
+  ASSERT_EQ(hand_in(inbox.ticket(), {.from = 2}, memory), HandIn::done);
   const auto delivery = inbox.take(now_ns() + kPatience);
   ASSERT_TRUE(delivery);
-  EXPECT_EQ(delivery->from, 2);
+  EXPECT_EQ(delivery->note.from, 2);
 }
 
 // Else anybody could make us run out of descriptors.
@@ -94,7 +94,7 @@ TEST(Inbox, StrangersDescriptorsAreClosed) {
   Inbox inbox;
   const Descriptor memory = make_sealed_memory(4096);
   const std::size_t before = testing::open_descriptors();
-  for (int i = 0; i < 50; ++i) ASSERT_EQ(hand_in(with_wrong_token(inbox), 1, memory), HandIn::done);
+  for (int i = 0; i < 50; ++i) ASSERT_EQ(hand_in(with_wrong_token(inbox), {.from = 1}, memory), HandIn::done);
   EXPECT_FALSE(inbox.take(now_ns() + kSoon));
   EXPECT_EQ(testing::open_descriptors(), before);
 }
@@ -106,7 +106,7 @@ TEST(Inbox, SilentStrangersAreBounded) {
   for (std::size_t i = 0; i < Inbox::kMaxStrangers + 50; ++i) crowd.push_back(stranger(inbox));
   EXPECT_FALSE(inbox.take(now_ns() + kSoon));
   EXPECT_EQ(testing::open_descriptors(), before + crowd.size() + Inbox::kMaxStrangers);
-  ASSERT_EQ(hand_in(inbox.ticket(), 2, make_sealed_memory(4096)), HandIn::done);
+  ASSERT_EQ(hand_in(inbox.ticket(), {.from = 2}, make_sealed_memory(4096)), HandIn::done);
   EXPECT_TRUE(inbox.take(now_ns() + kPatience));
 }
 
@@ -115,10 +115,10 @@ TEST(Inbox, FullBacklogIsCrowdedNotAnError) {
   Inbox inbox;
   const Descriptor memory = make_sealed_memory(4096);
   HandIn outcome = HandIn::done;
-  for (int i = 0; i < 10'000 && outcome == HandIn::done; ++i) outcome = hand_in(inbox.ticket(), 1, memory);
+  for (int i = 0; i < 10'000 && outcome == HandIn::done; ++i) outcome = hand_in(inbox.ticket(), {.from = 1}, memory);
   EXPECT_EQ(outcome, HandIn::crowded);
   EXPECT_TRUE(inbox.take(now_ns() + kPatience));
-  EXPECT_EQ(hand_in(inbox.ticket(), 1, memory), HandIn::done);
+  EXPECT_EQ(hand_in(inbox.ticket(), {.from = 1}, memory), HandIn::done);
 }
 
 TEST(Inbox, NobodyThereIsRefused) {
@@ -127,7 +127,7 @@ TEST(Inbox, NobodyThereIsRefused) {
     Inbox inbox;
     ticket = inbox.ticket();
   }
-  EXPECT_EQ(hand_in(ticket, 1, make_sealed_memory(4096)), HandIn::refused);
+  EXPECT_EQ(hand_in(ticket, {.from = 1}, make_sealed_memory(4096)), HandIn::refused);
 }
 
 }  // namespace
