@@ -36,12 +36,18 @@ struct Range {
 
 }  // namespace
 
-CudaPhysical CudaPhysical::create(std::size_t bytes, int device, CUmemAllocationHandleType shared_by) {
+std::size_t CudaPhysical::unit(int device, CUmemAllocationHandleType shared_by) {
   const CUmemAllocationProp kind = memory_of(device, shared_by);
   std::size_t unit = 0;
   check_driver(cuda_driver().granularity(&unit, &kind, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
                "asking for the granularity of GPU memory");
-  const auto length = static_cast<std::size_t>(round_up(static_cast<int64_t>(bytes), static_cast<int64_t>(unit)));
+  return unit;
+}
+
+CudaPhysical CudaPhysical::create(std::size_t bytes, int device, CUmemAllocationHandleType shared_by) {
+  const CUmemAllocationProp kind = memory_of(device, shared_by);
+  const auto step = static_cast<int64_t>(unit(device, shared_by));
+  const auto length = static_cast<std::size_t>(round_up(static_cast<int64_t>(bytes), step));
   CUmemGenericAllocationHandle handle = 0;
   check_driver(cuda_driver().create(&handle, length, &kind, 0), fmt::format("making {} bytes of GPU memory", length));
   return {handle, length};
@@ -81,11 +87,15 @@ FabricHandle CudaPhysical::export_fabric() const {
   return fabric;
 }
 
+void CudaPhysical::map_at(CUdeviceptr first) const {
+  check_driver(cuda_driver().map(first, length_, 0, handle_, 0), "mapping GPU memory");
+}
+
 Mapping CudaPhysical::map(int device) const {
   const CudaDriver& driver = cuda_driver();
   auto range = std::make_shared<Range>(Range{.length = length_});
   check_driver(driver.reserve(&range->first, length_, 0, 0, 0), fmt::format("reserving {} bytes of addresses", length_));
-  check_driver(driver.map(range->first, length_, 0, handle_, 0), "mapping GPU memory");
+  map_at(range->first);
   range->is_mapped = true;
   const CUmemAccessDesc access{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
                                .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};

@@ -26,12 +26,17 @@ class CudaPhysical {
   CudaPhysical(CudaPhysical&& other) noexcept : handle_(std::exchange(other.handle_, 0)), length_(other.length_) {}
   ~CudaPhysical();
 
+  /// What sizes and addresses are multiples of.
+  static std::size_t unit(int device, CUmemAllocationHandleType shared_by);
+
   std::size_t length() const { return length_; }
   Descriptor export_descriptor() const;
   FabricHandle export_fabric() const;
 
   /// New addresses at which `device` reads and writes it. Throws Error{system}, also if that GPU cannot reach it.
   Mapping map(int device) const;
+  /// At addresses that were reserved; nobody has access yet.
+  void map_at(CUdeviceptr first) const;
 
  private:
   CudaPhysical(CUmemGenericAllocationHandle handle, std::size_t length) : handle_(handle), length_(length) {}

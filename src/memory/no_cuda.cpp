@@ -1,6 +1,7 @@
 // A build without a CUDA compiler.
 #include "base/error.hpp"
 #include "memory/cuda_devices.hpp"
+#include "memory/cuda_segments.hpp"
 #include "memory/cuda_vmm.hpp"
 
 namespace heddle {
@@ -10,6 +11,8 @@ std::string cuda_problem() { return "this build of heddle has no CUDA support; n
 CudaMemory make_cuda_windows(Bootstrap&, const CudaWindows&, std::chrono::nanoseconds, std::span<const int>) {
   fail(ErrorCode::system, "{}", cuda_problem());
 }
+
+std::shared_ptr<Segments> cuda_segments(int, const std::vector<int>&) { fail(ErrorCode::system, "{}", cuda_problem()); }
 
 std::vector<CudaDeviceInfo> list_cuda_devices() { return {}; }
 
