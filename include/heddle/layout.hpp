@@ -16,7 +16,10 @@ enum class Quantise : uint8_t {
   none = 0,      // the row's bytes as they are
   fp8 = 1,       // e4m3 and FP32 scales
   fp8_pow2 = 2,  // e4m3 and FP32 scales that are powers of two
-  fp8_ue8m0 = 3  // the same scales as exponent bytes, four to a 32-bit word, lowest byte first
+  fp8_ue8m0 = 3, // the same scales as exponent bytes, four to a 32-bit word, lowest byte first
+  fp8_row = 4,   // e4m3 and one FP32 scale for the whole row
+  mxfp8 = 5,     // e4m3 and an exponent byte for each 32 channels, packed likewise
+  nvfp4 = 6      // e2m1, two to a byte, and an e4m3 scale for each 16 channels, packed likewise; see global_scale
 };
 
 }  // namespace heddle

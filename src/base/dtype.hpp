@@ -24,6 +24,10 @@ struct f16 {
 struct e4m3 {
   uint8_t bits;
 };
+/// OCP E2M1, in the low four bits: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives. No infinity, no NaN.
+struct e2m1 {
+  uint8_t bits;
+};
 /// OCP E8M0, a scale: 2^(bits - 127), 255 is NaN. No zero, no sign.
 struct ue8m0 {
   uint8_t bits;
@@ -59,6 +63,13 @@ constexpr HEDDLE_HD float to_float(e4m3 value) {
   if (magnitude == 0x7F) return float_of(sign | kFloatNan);
   if (magnitude >= 0x08) return float_of(sign | ((magnitude << 20) + (120u << 23)));
   return float_of(sign | bits_of(static_cast<float>(magnitude) * 0x1p-9f));
+}
+
+constexpr HEDDLE_HD float to_float(e2m1 value) {
+  const uint32_t sign = uint32_t{value.bits} >> 3 << 31;
+  const uint32_t magnitude = value.bits & 7u;
+  if (magnitude >= 2) return float_of(sign | ((magnitude << 22) + (126u << 23)));
+  return float_of(sign | bits_of(static_cast<float>(magnitude) * 0.5f));
 }
 
 constexpr HEDDLE_HD float to_float(ue8m0 value) {
@@ -100,6 +111,19 @@ constexpr HEDDLE_HD e4m3 to_e4m3(float value) {
   }
   if (magnitude >= bits_of(448.0f)) return {static_cast<uint8_t>(sign | 0x7E)};
   return {static_cast<uint8_t>(sign | (drop_to_even(magnitude, 20) - (120u << 3)))};
+}
+
+/// Saturates: Inf and all beyond 6 become +-6. NaN, which the type lacks, becomes 6 too: mark it elsewhere.
+constexpr HEDDLE_HD e2m1 to_e2m1(float value) {
+  if (is_nan(value)) return {7};
+  const uint32_t sign = bits_of(value) >> 31 << 3;
+  const uint32_t magnitude = bits_of(value) & ~kFloatSign;
+  if (magnitude >= bits_of(6.0f)) return {static_cast<uint8_t>(sign | 7)};
+  // Below 1: as in to_f16, the sum's last place is the step of subnormals, here 0.5.
+  if (magnitude < bits_of(1.0f)) {
+    return {static_cast<uint8_t>(sign | (bits_of(float_of(magnitude) + 0x1p22f) - bits_of(0x1p22f)))};
+  }
+  return {static_cast<uint8_t>(sign | (drop_to_even(magnitude, 22) - (126u << 1)))};
 }
 
 /// The smallest power of two >= scale, for finite scale > 0; at most 2^127, so 255 (NaN) never appears.

@@ -1,10 +1,15 @@
-// The cast of a row to e4m3 with one scale for each block of 128 channels, as low-latency dispatch does it.
-//   a      = the largest finite |x| of the block, at least 1e-4
-//   fp8    scale = a * fl(1/448)                                 q = e4m3(x * (448 / a))
-//   pow2   scale = the smallest power of two >= a * fl(1/448)    q = e4m3(x * (1 / scale))
-//   ue8m0  the same scale, kept as its exponent byte             the same q
-// Scales are finite and > 0 for any input. NaN becomes e4m3's NaN and +-Inf becomes +-448; the others of the block are as if
-// those were absent.
+// The cast of a row to narrow elements with a scale for each block of channels, as low-latency dispatch does it.
+//   a        the largest finite |x| of the block; in the fp8 modes at least 1e-4
+//   fp8        128 channels   scale = a * fl(1/448)                                 q = e4m3(x * (448 / a))
+//   fp8_row    the whole row  likewise
+//   fp8_pow2   128            scale = the smallest power of two >= a * fl(1/448)    q = e4m3(x * (1 / scale))
+//   fp8_ue8m0  128            the same scale, kept as its exponent byte             the same q
+//   mxfp8      32             the same of a alone                                   the same q
+//   nvfp4      16             scale = e4m3(G * (a * fl(1/6))), G the global scale   q = e2m1(x * (G / scale)), 0 if scale is
+// nvfp4 stands for q * scale / G, the others for q * scale. Scales are finite for any input, but for a block of nvfp4 with
+// NaN or Inf, which e2m1 lacks: its scale is NaN. Elsewhere NaN becomes e4m3's NaN and +-Inf becomes +-448; the others of
+// the block are as if those were absent.
+// mxfp8 is OCP's MX format with the scale rounded up, so that nothing saturates; nvfp4 is NVIDIA's.
 #pragma once
 
 #include "base/dtype.hpp"
@@ -41,11 +46,17 @@ struct QuantisedRow {
   const uint8_t* q;
   const void* scales;
   Quantise mode;  // not none
+  int64_t hidden;
+  float global_scale = 1.0f;
 };
 
 /// What channel i of a quantised row stands for.
 HEDDLE_HD inline float dequantise(const QuantisedRow& row, int64_t i) {
-  return to_float(e4m3{row.q[i]}) * read_scale(row.scales, row.mode, i / kQuantiseBlock);
+  const float scale = read_scale(row.scales, row.mode, i / scale_block(row.hidden, row.mode));
+  if (row.mode != Quantise::nvfp4) return to_float(e4m3{row.q[i]}) * scale;
+  const uint8_t pair = row.q[i / 2];
+  const e2m1 element{static_cast<uint8_t>(i % 2 == 0 ? pair & 15 : pair >> 4)};
+  return to_float(element) * (scale / row.global_scale);
 }
 
 }  // namespace heddle

@@ -43,20 +43,20 @@ void check(const World& world, const DispatchOptions& options) {
   }
 }
 
-WireRow wire_row(const World& world, Quantise quantise, const Batch& batch, int token) {
+WireRow wire_row(const World& world, const DispatchOptions& options, const Batch& batch, int token) {
   const auto row = batch.rows.begin() + std::int64_t{token} * world.row_bytes;
   const Bytes payload(row, row + world.row_bytes);
-  if (quantise != Quantise::none) return quantise_row(quantise, payload);
+  if (options.quantise != Quantise::none) return quantise_row(options.quantise, payload, options.global_scale);
   const auto scales = batch.scales.begin() + std::int64_t{token} * world.scale_words;
   return {payload, {scales, scales + world.scale_words}};
 }
 
-WireRows wire_rows(const World& world, Quantise quantise) {
+WireRows wire_rows(const World& world, const DispatchOptions& options) {
   WireRows all(world.ranks);
   for (int rank = 0; rank < world.ranks; ++rank) {
     const Batch& batch = world.batches[rank];
     for (int token = 0; token < batch.tokens; ++token) {
-      all[rank].push_back(wire_row(world, quantise, batch, token));
+      all[rank].push_back(wire_row(world, options, batch, token));
     }
   }
   return all;
@@ -98,7 +98,8 @@ void size_rows(const Call& call, int rank, std::int64_t exact, Received& out) {
   const DispatchOptions& options = call.options;
   const bool worst = options.fixed_size || options.layout == Layout::slab;
   out.rows = options.capacity ? *options.capacity : worst ? worst_rows(call.world, options, rank) : exact;
-  out.row_bytes = options.quantise == Quantise::none ? call.world.row_bytes : call.world.hidden;
+  out.row_bytes = options.quantise == Quantise::none ? call.world.row_bytes
+                                                     : quantised_row_bytes(options.quantise, call.world.hidden);
   out.scale_words = options.quantise == Quantise::none ? call.world.scale_words
                                                        : quantised_scale_words(options.quantise, call.world.hidden);
   out.x.resize(out.rows * out.row_bytes);
@@ -223,7 +224,7 @@ std::int64_t worst_rows(const World& world, const DispatchOptions& options, int 
 
 std::vector<Received> dispatch(const World& world, const DispatchOptions& options, const Mask& mask) {
   check(world, options);
-  const WireRows wire = wire_rows(world, options.quantise);
+  const WireRows wire = wire_rows(world, options);
   std::vector<Received> all;
   for (int rank = 0; rank < world.ranks; ++rank) all.push_back(receive({world, options, mask, wire}, rank));
   return all;

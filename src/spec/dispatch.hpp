@@ -9,7 +9,7 @@
 namespace heddle::spec {
 
 /// What is done to bf16 rows on their way; see quantise.hpp.
-enum class Quantise { none, fp8, fp8_pow2, fp8_ue8m0 };
+enum class Quantise { none, fp8, fp8_pow2, fp8_ue8m0, fp8_row, mxfp8, nvfp4 };
 
 struct DispatchOptions {
   Layout layout = Layout::token_major;
@@ -17,6 +17,7 @@ struct DispatchOptions {
   int max_tokens = 0;                    // of any rank; a slab and the worst case need it
   bool fixed_size = false;               // outputs are worst-case sized instead of exact; a slab always is
   std::optional<std::int64_t> capacity;  // rows of the outputs, in place of exact or worst-case; not for a slab
+  float global_scale = 1.0f;             // of nvfp4
   bool zero_padding = false;             // expert-major: rows in alignment gaps are zero, else unspecified
   Quantise quantise = Quantise::none;
 };

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -180,6 +181,34 @@ TEST(Ue8m0, IsTheNextPowerOfTwo) {
 static_assert(to_bf16(1.0f).bits == 0x3F80);
 static_assert(to_f16(-2.0f).bits == 0xC000);
 static_assert(to_e4m3(448.0f).bits == 0x7E);
+
+/// Nearest of the eight magnitudes by exact distance, ties to the even code.
+uint8_t e2m1_reference(float value) {
+  constexpr double kMagnitudes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  if (std::isnan(value)) return 7;
+  const double magnitude = std::min(std::fabs(double{value}), 6.0);
+  int best = 0;
+  for (int code = 1; code < 8; ++code) {
+    const double gain = std::fabs(magnitude - kMagnitudes[best]) - std::fabs(magnitude - kMagnitudes[code]);
+    if (gain > 0 || (gain == 0 && code % 2 == 0)) best = code;
+  }
+  return static_cast<uint8_t>(best | (std::signbit(value) ? 8 : 0));
+}
+
+TEST(E2m1, CodesComeBack) {
+  for (int code = 0; code < 16; ++code) {
+    EXPECT_EQ(to_e2m1(to_float(e2m1{static_cast<uint8_t>(code)})).bits, code);
+    EXPECT_EQ(std::signbit(to_float(e2m1{static_cast<uint8_t>(code)})), code >= 8);
+  }
+}
+
+TEST(E2m1, RoundsToTheNearestAndSaturates) {
+  for (float value : hard_floats(100000)) ASSERT_EQ(to_e2m1(value).bits, e2m1_reference(value)) << value;
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const float value = float_of(bits << 16);
+    ASSERT_EQ(to_e2m1(value).bits, e2m1_reference(value)) << value;
+  }
+}
 
 }  // namespace
 }  // namespace heddle

@@ -118,14 +118,16 @@ TEST_F(CudaRows, SumsAreTheHosts) {
 TEST_F(CudaRows, QuantisedRowsAreTheHosts) {
   std::mt19937 random(2);
   for (DType dtype : kFloats) {
-    for (Quantise mode : {Quantise::none, Quantise::fp8, Quantise::fp8_pow2, Quantise::fp8_ue8m0}) {
+    for (Quantise mode : {Quantise::none, Quantise::fp8, Quantise::fp8_pow2, Quantise::fp8_ue8m0, Quantise::fp8_row,
+                          Quantise::mxfp8, Quantise::nvfp4}) {
       for (Kind kind : {Kind::normal, Kind::any_bits}) {
         for (int64_t hidden : {1, 8, 120, 128, 136, 513, 1024, 1032, 7168, 7176}) {
           const Worker worker = kWorkers[random() % 3];
           SCOPED_TRACE(fmt::format("worker {}, {}, mode {}, hidden {}", static_cast<int>(worker), name_of(dtype),
                                    static_cast<int>(mode), hidden));
           TwinRow x(dtype, hidden, random() % 4 == 0), scales(DType::f32, num_scale_words(hidden, mode), 0);
-          TwinRow q(DType::u8, mode == Quantise::none ? hidden * static_cast<int64_t>(size_of(dtype)) : hidden, 0);
+          const auto copied = hidden * static_cast<int64_t>(size_of(dtype));
+          TwinRow q(DType::u8, mode == Quantise::none ? copied : quantised_bytes(hidden, mode), 0);
           fill(x.host().data(), dtype, hidden, kind, random);
           const auto args = [&](const void* from, void* to, void* to_scales) {
             return QuantiseArgs{from, dtype, hidden, mode, static_cast<uint8_t*>(to), to_scales};

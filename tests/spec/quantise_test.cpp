@@ -1,7 +1,11 @@
 #include "spec/quantise.hpp"
 
+#include "device/coop.hpp"
+#include "device/quantise.hpp"
+
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "tiny_world.hpp"
 
@@ -102,6 +106,87 @@ TEST(Quantise, ErrorIsBoundedForEveryLargest) {
       const float third = to_float(to_bf16(-largest / 3));
       ASSERT_NEAR(values(row)[0] * double{scale(row)}, largest, std::max(largest / 16.0, scale(row) / 1024.0));
       ASSERT_NEAR(values(row)[1] * double{scale(row)}, third, std::max(-third / 16.0, scale(row) / 1024.0));
+    }
+  }
+}
+
+TEST(Quantise, OneScaleForTheRow) {
+  Floats row(300, 1);
+  row[299] = -7;
+  const QuantisedRow quantised_row = quantised(Quantise::fp8_row, row);
+  ASSERT_EQ(quantised_row.scales.size(), 1u);
+  EXPECT_EQ(scale(quantised_row), 7.0f * (1.0f / 448.0f));
+  EXPECT_EQ(values(quantised_row)[0], 64);
+  EXPECT_EQ(values(quantised_row)[299], -448);
+}
+
+TEST(Quantise, MxHasAnExponentFor32Channels) {
+  Floats row(32, 448.0f);
+  row.resize(72, 449.0f);  // bf16 has 448 and 450
+  row[40] = 450.0f;
+  const QuantisedRow quantised_row = quantised(Quantise::mxfp8, row);
+  EXPECT_THAT(quantised_row.scales, ElementsAre(127 | 128 << 8 | 127 << 16)) << "the last block is short";
+  EXPECT_EQ(values(quantised_row)[0], 448);
+  EXPECT_EQ(values(quantised_row)[40], 224) << "450 / 2 is nearer to 224 than to 240";
+  EXPECT_THAT(quantised(Quantise::mxfp8, {0, -0.0f}).scales, ElementsAre(0)) << "2^-127";
+  EXPECT_THAT(numbers(quantised(Quantise::mxfp8, {0, -0.0f}).values), ElementsAre(0x00, 0x80));
+}
+
+TEST(Quantise, Nvfp4IsRelativeToTheGlobalScale) {
+  Floats row(16, 3);
+  row[0] = 6;
+  row[3] = -0.5f;
+  row.resize(32, 24);
+  const QuantisedRow plain = quantised(Quantise::nvfp4, row);
+  EXPECT_THAT(plain.scales, ElementsAre(0x38 | 0x48 << 8)) << "1 and 4 as e4m3";
+  EXPECT_EQ(std::to_integer<int>(plain.values[0]), 0x57) << "6 and 3";
+  EXPECT_EQ(std::to_integer<int>(plain.values[1]), 0x95) << "3 and -0.5";
+  EXPECT_EQ(std::to_integer<int>(plain.values[8]), 0x77);
+  const QuantisedRow scaled = quantise_row(Quantise::nvfp4, bf16_bytes(row), 8.0f);
+  EXPECT_EQ(scaled.values, plain.values);
+  EXPECT_THAT(scaled.scales, ElementsAre(0x50 | 0x60 << 8)) << "8 and 32";
+}
+
+TEST(Quantise, Nvfp4MarksBlocksThatAreNotFinite) {
+  for (float hard : {kInf, -kInf, kNan}) {
+    Floats row(32, 1);
+    row[20] = hard;
+    EXPECT_THAT(quantised(Quantise::nvfp4, row).scales, ElementsAre(0x23 | 0x7F << 8));
+  }
+  const QuantisedRow zeros = quantised(Quantise::nvfp4, {0, -0.0f, 0});
+  EXPECT_THAT(zeros.scales, ElementsAre(0));
+  EXPECT_THAT(numbers(zeros.values), ElementsAre(0x80, 0x00));
+}
+
+constexpr ::heddle::Quantise kForms[] = {::heddle::Quantise::fp8,       ::heddle::Quantise::fp8_pow2,
+                                         ::heddle::Quantise::fp8_ue8m0, ::heddle::Quantise::fp8_row,
+                                         ::heddle::Quantise::mxfp8,     ::heddle::Quantise::nvfp4};
+
+void expect_same_as_the_device(::heddle::Quantise form, const Floats& row, float global) {
+  const Bytes bytes = bf16_bytes(row);
+  const auto hidden = static_cast<int64_t>(row.size());
+  std::vector<uint8_t> q(static_cast<size_t>(quantised_bytes(hidden, form)));
+  std::vector<uint32_t> scales(static_cast<size_t>(num_scale_words(hidden, form)));
+  ::heddle::quantise_row(Solo{}, {.x = bytes.data(), .x_dtype = DType::bf16, .hidden = hidden, .mode = form, .q = q.data(),
+                                  .scales = scales.data(), .global_scale = &global});
+  const QuantisedRow wanted = quantise_row(static_cast<Quantise>(form), bytes, global);
+  ASSERT_EQ(std::memcmp(q.data(), wanted.values.data(), q.size()), 0) << "form " << static_cast<int>(form);
+  ASSERT_EQ(scales, wanted.scales) << "form " << static_cast<int>(form);
+}
+
+// What src/device makes of a row is what is said here: every bf16 value in rows of all values, and as a block's largest.
+TEST(Quantise, TheDevicesAreTheseBitByBit) {
+  Floats all, falling;
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    all.push_back(to_float(bf16{static_cast<std::uint16_t>(bits)}));
+    falling.push_back(bits % 16 == 0 ? to_float(bf16{static_cast<std::uint16_t>(bits)})
+                                     : falling.back() * (bits % 3 == 0 ? -0.7f : 0.9f));
+  }
+  for (::heddle::Quantise form : kForms) {
+    for (float global : {1.0f, 448.0f * 6 / 37, 1e-3f}) {
+      ASSERT_NO_FATAL_FAILURE(expect_same_as_the_device(form, all, global));
+      ASSERT_NO_FATAL_FAILURE(expect_same_as_the_device(form, falling, global));
+      ASSERT_NO_FATAL_FAILURE(expect_same_as_the_device(form, Floats(falling.begin(), falling.begin() + 1000), global));
     }
   }
 }
