@@ -13,11 +13,13 @@
 #include <heddle/error.hpp>
 #include <heddle/layout.hpp>
 #include <heddle/metrics.hpp>
+#include <heddle/placement.hpp>
 #include <heddle/tensor.hpp>
 
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -55,7 +57,7 @@ struct Handle {
   TensorView recv_ids() const;       // [n, K] int32 local ids, -1 = not local
   TensorView recv_weights() const;   // [n, K] float32
   TensorView status() const;         // [R] uint8: 0 arrived, 1 masked
-  int num_received() const;          // n
+  int num_received() const;          // n; where the host did not wait, the most that can be: recv_offset has n
 };
 
 /// What of a token-major dispatch a combine needs, as copies that a caller kept of a Handle's tensors.
@@ -81,6 +83,7 @@ struct DispatchOptions {
   int max_tokens = 0;      // of any rank; 0 = the buffer's
   bool zero_padding = false;  // clear rows that hold nothing
   bool drop_overflow = false; // rows past the capacity: count them only; else Error{overflow} after the call
+  Placement on;               // fixed_size on a stream: the host waits for nothing, and learns of no overflow
 };
 
 /// Outputs that a layout does not have are not set.
@@ -94,10 +97,12 @@ struct Received {
   Tensor row_source;       // [rows] int32 source rank of each row, -1 = none
   Tensor row_token;        // [rows] int32 token index in its source, -1 = none (slab: [L, R x M], its src_info)
   Tensor layout_range;     // slab [L, R] int64: count in the low half, first place in the high half
+  // Where the host did not wait (fixed_size on a stream): empty, 0, and all rows; handle.status() and dropped tell more.
   std::vector<int> masked; // sources whose part is missing
   int64_t num_dropped = 0;
   int64_t num_rows = 0;    // exact mode: rows of x that hold tokens or lie in gaps between groups
   Handle handle;
+  Tensor dropped;          // [1] int64, num_dropped
 };
 
 struct CombineInput {
@@ -112,12 +117,13 @@ struct CombineOptions {
   bool float32_wire = false; // partial sums cross the wire in FP32
   std::optional<DType> out_dtype;  // default: x's
   TensorView out;            // optional [T, H] to write to
+  Placement on;
 };
 
 struct Combined {
   Tensor x;                // [T, H]
   Tensor weights;          // [T, K] float32 if row_weights were given
-  std::vector<int> masked; // owners whose part is missing
+  std::vector<int> masked; // owners whose part is missing; empty where the host did not wait (a call on a stream)
 };
 
 /// A call whose receive has yet to run. The tensors of `result` exist, and are valid after receive(); so is all else of it.
@@ -138,12 +144,16 @@ class Buffer {
   Buffer& operator=(Buffer&&) noexcept;
 
   const Topology& topology() const;
+  /// With what was left to the buffer filled in: num_sms.
   const Config& config() const;
+  /// How peers reach this rank's window: heap, shared memory; on GPUs fabric, descriptor, pinned (host memory).
+  const std::string& windows() const;
 
   /// From ids [T, K], int32 or int64, -1 = none. Local. Throws Error{usage} for an id outside [-1, E).
-  Plan plan(const TensorView& ids);
+  /// On a stream nobody waits: such an id counts as none, and the first dispatch that can know of it refuses the plan.
+  Plan plan(const TensorView& ids, const Placement& = {});
   /// From [T, R] bool or uint8, without ids: token-major only.
-  Plan plan_from_rank_map(const TensorView& is_token_in_rank);
+  Plan plan_from_rank_map(const TensorView& is_token_in_rank, const Placement& = {});
 
   /// The handle of a token-major dispatch of exact size along `plan`, once more, from copies of its tensors. Local.
   /// Throws Error{usage} for tensors that no such dispatch of this buffer can have had.
@@ -179,7 +189,8 @@ class Buffer {
   void destroy();
   bool is_destroyed() const;
 
-  /// How outputs are made; default allocate_host.
+  /// How outputs are made; default: host memory, or memory of the GPU that a later call of this buffer may take once
+  /// the output is dropped.
   void set_allocator(Allocate);
   Metrics metrics() const;
 

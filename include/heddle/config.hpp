@@ -2,6 +2,7 @@
 // (docs/protocol.md, I13).
 #pragma once
 
+#include <heddle/device.hpp>
 #include <heddle/topology.hpp>
 
 #include <chrono>
@@ -21,6 +22,12 @@ struct Config {
   bool mask_late_peers = false;
   /// CPU threads that work on one call.
   int threads = 1;
+  /// Where the buffer works: the CPU, or this GPU of the process. All ranks the same kind; ranks may share a GPU.
+  Device device{};
+  /// On GPUs: host memory takes the puts even where GPUs reach one another's.
+  bool pinned_windows = false;
+  /// On a GPU: most multiprocessors that a call takes. 0 = all, or an equal share where ranks share the GPU.
+  int num_sms = 0;
 };
 
 inline constexpr int64_t kDefaultWindowBytes = int64_t{256} << 20;

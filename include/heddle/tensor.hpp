@@ -1,6 +1,7 @@
 // Tensors as they cross the library's border: a view that owns nothing, and one that keeps its memory.
 #pragma once
 
+#include <heddle/device.hpp>
 #include <heddle/dtype.hpp>
 
 #include <cstdint>
@@ -11,14 +12,6 @@
 #include <vector>
 
 namespace heddle {
-
-enum class DeviceKind : uint8_t { cpu = 0, cuda = 1 };
-
-struct Device {
-  DeviceKind kind = DeviceKind::cpu;
-  int index = 0;
-  bool operator==(const Device&) const = default;
-};
 
 /// Strides are in elements; empty strides mean row-major. Valid as long as the memory it points to.
 struct TensorView {

@@ -8,6 +8,10 @@
 
 namespace heddle {
 
+std::string name_of(const Device& device) {
+  return device.kind == DeviceKind::cpu ? "cpu" : fmt::format("cuda:{}", device.index);
+}
+
 int64_t TensorView::stride(size_t i) const {
   if (!strides.empty()) return i < strides.size() ? strides[i] : 1;
   int64_t stride = 1;

@@ -1,7 +1,8 @@
-// The steps of protocol/ on CPU threads, over any Port.
+// The steps of protocol/ on CPU threads, over any Port. The host and the steps share their memory.
 #pragma once
 
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -14,16 +15,28 @@
 
 namespace heddle {
 
-template <class Port>
+/// Tests put crews of their own in.
+template <class Port, class Members = Crew>
 class CpuBackend : public Backend {
  public:
-  CpuBackend(Port port, int threads) : port_(std::move(port)), crew_(threads) {}
+  template <class... OfCrew>
+  explicit CpuBackend(Port port, const OfCrew&... of_crew) : port_(std::move(port)), crew_(of_crew...) {}
+
+  void use(const Launch& launch) override { reports_ = launch.wait; }
 
   std::shared_ptr<void> allocate(size_t bytes) override {
     return {std::calloc(bytes > 0 ? bytes : 1, 1), [](void* memory) { std::free(memory); }};
   }
-  int64_t plan_lanes() const override { return crew_.size(); }
+  void read(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
+  void write(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
 
+  int64_t plan_lanes() const override { return crew_.size(); }
+  IdCheck take_ids(const TableView& ids, int experts, int32_t* to) override {
+    IdCheck check;
+    heddle::take_ids(Solo{}, ids, experts, to, &check.bad);
+    return check;
+  }
+  void take_map(const TableView& map, uint8_t* to) override { heddle::take_map(Solo{}, map, to); }
   void plan(const Topology& topo, const PlanView& view) override {
     run([&](const auto& coop) { make_plan(coop, topo, view); return true; });
   }
@@ -32,10 +45,14 @@ class CpuBackend : public Backend {
     return run([&](const auto& coop) { return heddle::dispatch_send(coop, port_, a); });
   }
   bool dispatch_headers(const DispatchArgs& a) override {
-    return run([&](const auto& coop) { return heddle::dispatch_headers(coop, port_, a); });
+    const bool ok = run([&](const auto& coop) { return heddle::dispatch_headers(coop, port_, a); });
+    if (reports_) report_sizes(a, report_with(a.call));
+    return ok;
   }
   bool dispatch_receive(const DispatchArgs& a) override {
-    return run([&](const auto& coop) { return heddle::dispatch_receive(coop, port_, a); });
+    const bool ok = run([&](const auto& coop) { return heddle::dispatch_receive(coop, port_, a); });
+    if (reports_) report_drops(a, report_with(a.call));
+    return ok;
   }
   bool combine_send(const CombineArgs& a) override {
     return run([&](const auto& coop) { return heddle::combine_send(coop, port_, a); });
@@ -44,10 +61,18 @@ class CpuBackend : public Backend {
     return run([&](const auto& coop) { return heddle::combine_headers(coop, port_, a); });
   }
   bool combine_receive(const CombineArgs& a) override {
-    return run([&](const auto& coop) { return heddle::combine_receive(coop, port_, a); });
+    const bool ok = run([&](const auto& coop) { return heddle::combine_receive(coop, port_, a); });
+    if (reports_) report_results(a, report_with(a.call));
+    return ok;
   }
 
+  const Report& report() const override { return report_; }
+  const Ledger& look(const Context& ctx) override { return *ctx.ledger; }
+  bool is_faulted(const Context& ctx) const override { return ctx.ledger->is_faulted(); }
+  void interrupt(const Context& ctx, bool on) override { store_release(&ctx.ledger->interrupted, on); }
+
   void drain() override { port_.drain(); }
+  void claim_fault(const Context& ctx, const Fault& fault) override { heddle::claim_fault(ctx, fault); }
   void publish_fault(const Context& ctx) override { heddle::publish_fault(port_, ctx); }
   void close_pair(const Context& ctx, int peer) override { heddle::close_pair(port_, ctx, peer); }
   void announce_destroyed(const Context& ctx) override { heddle::announce_destroyed(port_, ctx); }
@@ -59,14 +84,26 @@ class CpuBackend : public Backend {
   uint64_t now() override { return port_.now(); }
   void relax(int attempt) override { port_.relax(attempt); }
 
- private:
+ protected:
   template <class Step>
   bool run(const Step& step) {
     return crew_.run(step);
   }
 
+ private:
+  Report& report_with(const Call& call) {
+    report_call(call, report_);
+    return report_;
+  }
+
+  static void copy(void* to, const void* from, size_t bytes) {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
+
   Port port_;
-  Crew crew_;
+  Members crew_;
+  Report report_;
+  bool reports_ = true;
 };
 
 }  // namespace heddle

@@ -4,8 +4,11 @@
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
+#include "base/log.hpp"
+#include "cuda/graph_keep.hpp"
 #include "cuda/host_words.hpp"
 #include "cuda/plan_blocks.hpp"
+#include "cuda/take_ids.hpp"
 #include "device/wait.hpp"
 #include "memory/cuda_driver.hpp"
 
@@ -13,6 +16,7 @@ namespace heddle {
 namespace {
 
 constexpr size_t kReports = 64;
+constexpr size_t kIdChecks = 64;
 constexpr int kPlanThreads = 256;
 
 const Kernels& kernels_of(Workers workers) {
@@ -55,12 +59,15 @@ CudaBackend::CudaBackend(const CudaParts& parts)
   num_sms_ = attribute_of(parts.device, cudaDevAttrMultiProcessorCount);
   most_shared_bytes_ = attribute_of(parts.device, cudaDevAttrMaxSharedMemoryPerBlockOptin);
   check_cuda(cudaStreamCreateWithFlags(&own_stream_, cudaStreamNonBlocking), "making a stream");
+  check_cuda(cudaStreamCreateWithFlags(&side_stream_, cudaStreamNonBlocking), "making a stream");
   check_cuda(cudaEventCreateWithFlags(&last_step_, cudaEventDisableTiming), "making an event");
   launch_.stream = own_stream_;
   barrier_ = allocate(sizeof(GridBarrier));
   reports_ = map_host_array<Report>(kReports);
   reset_result_ = map_host_array<ResetResult>(1);
   faulted_ = map_host_array<uint64_t>(1);
+  refused_ = map_host_array<uint64_t>(1);
+  id_checks_ = map_host_array<IdCheck>(kIdChecks);
   ledger_ = std::make_unique<Ledger>();
   control_ = map_host_words(sizeof(Cells) * static_cast<size_t>(parts.ranks));
   last_report_ = reports_.get();
@@ -71,11 +78,14 @@ CudaBackend::CudaBackend(const CudaParts& parts)
 CudaBackend::~CudaBackend() {
   // Nothing to be done about errors: the process may be ending, and the driver gone before us.
   cudaEventDestroy(last_step_);
+  cudaStreamDestroy(side_stream_);
   cudaStreamDestroy(own_stream_);
+  drop_what_graphs_left();
 }
 
 void CudaBackend::use(const Launch& launch) {
   launch_ = launch;
+  if (launch_.stream == nullptr) launch_.stream = own_stream_;
   if (is_rehearsed_[static_cast<size_t>(launch.workers)]) return;
   const CudaDevice device(parts_.device);
   rehearse(launch.workers);
@@ -103,7 +113,7 @@ void CudaBackend::rehearse(Workers workers) {
   fire(plan_shot(topo, plan, of_plan));
   const ServiceKernels& services = service_kernels();
   for (const void* kernel : {services.publish_fault, services.close_pair, services.announce_destroyed,
-                             services.claim_fault, services.reset}) {
+                             services.claim_fault, services.reset, take_ids_kernel(), take_map_kernel()}) {
     cudaFuncAttributes ignored{};
     check_cuda(cudaFuncGetAttributes(&ignored, kernel), "loading a kernel");
   }
@@ -112,11 +122,24 @@ void CudaBackend::rehearse(Workers workers) {
 
 std::shared_ptr<void> CudaBackend::allocate(size_t bytes) {
   const CudaDevice device(parts_.device);
-  auto block = pool_.take(bytes);
+  auto block = take(bytes);
   follow_last_step(launch_.stream);
   check_cuda(cudaMemsetAsync(block.get(), 0, bytes, launch_.stream), "clearing device memory");
   note_step(launch_.stream);
   return block;
+}
+
+std::shared_ptr<void> CudaBackend::take(size_t bytes) {
+  drop_what_graphs_left();
+  auto block = pool_.take(bytes);
+  keep(block);
+  return block;
+}
+
+bool CudaBackend::is_capturing() const { return launch_.stream != own_stream_ && heddle::is_capturing(launch_.stream); }
+
+void CudaBackend::keep(std::shared_ptr<const void> kept) {
+  if (is_capturing()) keep_in_graph(launch_.stream, std::move(kept));
 }
 
 int64_t CudaBackend::plan_lanes() const { return launch_.workers == Workers::warp ? 32 : kPlanThreads; }
@@ -156,27 +179,62 @@ void CudaBackend::fire(const Shot& shot) {
 /// Steps of one buffer change its ledger, so they run one after the other also on different streams. In a capture the
 /// graph keeps the order of what is captured, and the caller that of replays.
 void CudaBackend::follow_last_step(CUstream_st* stream) {
-  if (last_stream_ == nullptr || last_stream_ == stream || is_capturing(stream)) return;
+  if (last_stream_ == nullptr || last_stream_ == stream || heddle::is_capturing(stream)) return;
   check_cuda(cudaStreamWaitEvent(stream, last_step_, 0), "ordering streams");
 }
 
 void CudaBackend::note_step(CUstream_st* stream) {
-  if (is_capturing(stream)) return;
+  if (heddle::is_capturing(stream)) return;
   check_cuda(cudaEventRecord(last_step_, stream), "recording an event");
   last_stream_ = stream;
 }
 
 Site CudaBackend::make_site() const {
   return {.barrier = static_cast<GridBarrier*>(barrier_.get()), .timeout_ns = 2 * parts_.timeout_ns + 1'000'000'000,
-          .faulted = faulted_.get()};
+          .faulted = faulted_.get(), .refused = refused_.get()};
 }
 
 Site CudaBackend::next_site() {
   Site site = make_site();
-  if (!launch_.wait || is_capturing(launch_.stream)) return site;
+  if (!launch_.wait || is_capturing()) return site;
   site.ticket = ++ticket_;
   site.report = reports_.get() + ticket_ % kReports;
   return site;
+}
+
+/// In a capture nobody could be told of a bad id: it counts as none.
+IdCheck CudaBackend::take_ids(const TableView& ids, int experts, int32_t* to) {
+  IdCheck check;
+  IdCheck* told = nullptr;
+  if (!is_capturing()) {
+    check.ticket = ++plans_;
+    told = id_checks_.get() + check.ticket % kIdChecks;
+    *told = check;
+  }
+  uint64_t* bad = told == nullptr ? nullptr : &told->bad;
+  void* arguments[] = {const_cast<TableView*>(&ids), &experts, &to, &bad};
+  take_table(take_ids_kernel(), ids, arguments);
+  return check;
+}
+
+uint64_t CudaBackend::bad_id(const IdCheck& check) const {
+  const IdCheck& told = id_checks_.get()[check.ticket % kIdChecks];
+  return check.ticket == 0 || told.ticket != check.ticket ? 0 : load_acquire(&told.bad);
+}
+
+void CudaBackend::take_map(const TableView& map, uint8_t* to) {
+  void* arguments[] = {const_cast<TableView*>(&map), &to};
+  take_table(take_map_kernel(), map, arguments);
+}
+
+void CudaBackend::take_table(const void* kernel, const TableView& table, void** arguments) {
+  if (table.numel() == 0) return;
+  const CudaDevice device(parts_.device);
+  const int64_t blocks = std::min<int64_t>(ceil_div(table.numel(), kIdThreads), usable_sms());
+  follow_last_step(launch_.stream);
+  fire({.kernel = kernel, .arguments = arguments, .blocks = static_cast<int>(blocks), .threads = kIdThreads,
+        .stream = launch_.stream});
+  note_step(launch_.stream);
 }
 
 void CudaBackend::plan(const Topology& topo, const PlanView& view) {
@@ -186,11 +244,15 @@ void CudaBackend::plan(const Topology& topo, const PlanView& view) {
   follow_last_step(launch_.stream);
   fire(plan_shot(topo, view, arguments));
   note_step(launch_.stream);
+  if (launch_.wait && !is_capturing()) drain();
 }
 
 template <class Args>
 bool CudaBackend::run(Step step, const Args& args) {
   const CudaDevice device(parts_.device);
+  if (const uint64_t seq = std::exchange(*refused_, 0)) {
+    log_warn("call {} was refused by another rank; its outputs hold NaN and no ids, as nobody waited for it", seq);
+  }
   Site site = next_site();
   void* arguments[] = {const_cast<DirectPort*>(&port_), const_cast<Args*>(&args), &site};
   follow_last_step(launch_.stream);
@@ -206,12 +268,16 @@ bool CudaBackend::combine_send(const CombineArgs& args) { return run(Step::combi
 bool CudaBackend::combine_headers(const CombineArgs& args) { return run(Step::combine_headers, args); }
 bool CudaBackend::combine_receive(const CombineArgs& args) { return run(Step::combine_receive, args); }
 
-/// Every wait of a kernel has a deadline, so the stream ends; a step that ended without a word broke off at its barrier.
+/// Every wait of a kernel has a deadline, so the step ends once the stream has come to it; one that ended without a word
+/// broke off at its barrier.
 bool CudaBackend::await(const Site& site, const Call& call) {
   constexpr int kLooks = 256;
+  const uint64_t deadline = now_ns() + patience();
   for (int attempt = 0; load_acquire(&site.report->ticket) != site.ticket; ++attempt) {
     relax(attempt);
+    deliver_interrupt();
     if (attempt % kLooks != 0) continue;
+    if (now_ns() > deadline) give_up("a step");
     if (!has_ended(launch_.stream, "running a step")) continue;
     if (load_acquire(&site.report->ticket) != site.ticket) return end_broken(call);
   }
@@ -220,21 +286,31 @@ bool CudaBackend::await(const Site& site, const Call& call) {
 }
 
 bool CudaBackend::end_broken(const Call& call) {
-  store_relaxed(faulted_.get(), 1);
-  Context ctx = call.ctx;
-  Fault fault{.code = FaultCode::timeout, .awaited = Awaited::credit, .kind = call.shape.kind, .peer = parts_.rank,
-              .hash = call.shape.hash()};
-  void* arguments[] = {&ctx, &fault};
-  serve(service_kernels().claim_fault, arguments);
+  claim_fault(call.ctx, {.code = FaultCode::timeout, .awaited = Awaited::credit, .kind = call.shape.kind,
+                         .peer = parts_.rank, .hash = call.shape.hash()});
   return false;
 }
 
+void CudaBackend::claim_fault(const Context& ctx, const Fault& fault) {
+  store_relaxed(faulted_.get(), 1);
+  void* arguments[] = {const_cast<Context*>(&ctx), const_cast<Fault*>(&fault)};
+  serve(service_kernels().claim_fault, arguments);
+}
+
+/// Longer than any step, and what a caller's stream may have to do before.
+uint64_t CudaBackend::patience() const { return 4 * parts_.timeout_ns + 30'000'000'000; }
+
+void CudaBackend::give_up(const char* what) {
+  store_relaxed(faulted_.get(), 1);
+  fail(ErrorCode::system, "{}: the GPU did not come to its end within {} s", what, patience() / 1'000'000'000);
+}
+
 void CudaBackend::finish(CUstream_st* stream, const char* doing) {
-  const uint64_t patience = 4 * parts_.timeout_ns + 30'000'000'000;
-  const uint64_t deadline = now_ns() + patience;
+  const uint64_t deadline = now_ns() + patience();
   for (int attempt = 0; !has_ended(stream, doing); ++attempt) {
-    if (now_ns() > deadline) fail(ErrorCode::system, "{}: the GPU did not end within {} s", doing, patience / 1'000'000'000);
+    if (now_ns() > deadline) give_up(doing);
     relax(attempt);
+    deliver_interrupt();
   }
 }
 
@@ -270,6 +346,7 @@ void CudaBackend::announce_destroyed(const Context& ctx) {
 bool CudaBackend::reset(const Context& ctx, const RankSet& members, RankSet& missing) {
   const CudaDevice device(parts_.device);
   check_cuda(cudaMemsetAsync(barrier_.get(), 0, sizeof(GridBarrier), own_stream_), "clearing the barrier");
+  interrupt(ctx, false);
   ResetArgs args{.ctx = ctx, .members = members, .result = reset_result_.get()};
   *reset_result_ = {};
   void* arguments[] = {const_cast<DirectPort*>(&port_), &args};
@@ -293,34 +370,55 @@ uint64_t CudaBackend::now() { return now_ns(); }
 void CudaBackend::relax(int attempt) { pause(attempt); }
 
 const Ledger& CudaBackend::look(const Context& ctx) {
-  read(ledger_.get(), ctx.ledger, sizeof(Ledger));
+  copy(ledger_.get(), ctx.ledger, sizeof(Ledger), own_stream_);
   return *ledger_;
 }
 
 bool CudaBackend::is_faulted() const { return load_acquire(faulted_.get()) != 0; }
 
-// Not in the order of the steps: one of them is what shall end.
+/// From any thread, also in a signal handler: so the host's next look at its wait does it.
 void CudaBackend::interrupt(const Context& ctx, bool on) {
+  to_interrupt_.store(on ? ctx.ledger : nullptr, std::memory_order_release);
+  if (on || interrupted_ == nullptr) return;
+  set_interrupted(std::exchange(interrupted_, nullptr), 0);
+}
+
+void CudaBackend::deliver_interrupt() {
+  Ledger* ledger = to_interrupt_.load(std::memory_order_acquire);
+  if (ledger == nullptr || ledger == interrupted_) return;
+  interrupted_ = ledger;
+  set_interrupted(ledger, 1);
+}
+
+/// Not in the order of the steps: one of them is what shall end.
+void CudaBackend::set_interrupted(Ledger* ledger, uint64_t word) {
   const CudaDevice device(parts_.device);
-  const uint64_t word = on ? 1 : 0;
-  check_cuda(cudaMemcpyAsync(&ctx.ledger->interrupted, &word, sizeof word, cudaMemcpyHostToDevice, own_stream_),
+  check_cuda(cudaMemcpyAsync(&ledger->interrupted, &word, sizeof word, cudaMemcpyHostToDevice, side_stream_),
              "interrupting a step");
+  while (!has_ended(side_stream_, "interrupting a step")) relax(0);
 }
 
-void CudaBackend::read(void* to, const void* from, size_t bytes) {
-  const CudaDevice device(parts_.device);
-  follow_last_step(launch_.stream);
-  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, launch_.stream), "reading device memory");
-  note_step(launch_.stream);
-  finish(launch_.stream, "reading device memory");
+void CudaBackend::wait_for(CUevent_st* event) {
+  if (event != nullptr) check_cuda(cudaStreamWaitEvent(launch_.stream, event, 0), "waiting for an event");
 }
 
-void CudaBackend::write(void* to, const void* from, size_t bytes) {
+void CudaBackend::signal(CUevent_st* event) {
+  if (event != nullptr) check_cuda(cudaEventRecord(event, launch_.stream), "recording an event");
+}
+
+void CudaBackend::read(void* to, const void* from, size_t bytes) { copy(to, from, bytes, launch_.stream); }
+void CudaBackend::write(void* to, const void* from, size_t bytes) { copy(to, from, bytes, launch_.stream); }
+
+/// The driver would block where pageable memory waits for the stream, with locks that other ranks of the process need. So
+/// the stream's end is waited for before.
+void CudaBackend::copy(void* to, const void* from, size_t bytes, CUstream_st* stream) {
+  if (bytes == 0) return;
   const CudaDevice device(parts_.device);
-  follow_last_step(launch_.stream);
-  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, launch_.stream), "writing device memory");
-  note_step(launch_.stream);
-  finish(launch_.stream, "writing device memory");
+  follow_last_step(stream);
+  finish(stream, "waiting to copy");
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "copying to or from the GPU");
+  note_step(stream);
+  finish(stream, "copying to or from the GPU");
 }
 
 }  // namespace heddle

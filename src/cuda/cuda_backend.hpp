@@ -1,6 +1,7 @@
 // The steps of protocol/ on a GPU: each is a launch on the caller's stream. See protocol/backend.hpp.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -21,14 +22,21 @@ class CudaBackend : public Backend {
   explicit CudaBackend(const CudaParts&);
   ~CudaBackend() override;
 
+  Device device() const override { return {DeviceKind::cuda, parts_.device}; }
   /// Until the next use(). Steps run in the order of their calls, whatever their streams.
-  void use(const Launch&);
+  void use(const Launch&) override;
   const Launch& launch() const { return launch_; }
   int num_sms() const { return num_sms_; }
 
   std::shared_ptr<void> allocate(size_t bytes) override;
-  int64_t plan_lanes() const override;
+  std::shared_ptr<void> take(size_t bytes) override;
+  void read(void* to, const void* from, size_t bytes) override;
+  void write(void* to, const void* from, size_t bytes) override;
 
+  int64_t plan_lanes() const override;
+  IdCheck take_ids(const TableView&, int experts, int32_t* to) override;
+  void take_map(const TableView&, uint8_t* to) override;
+  uint64_t bad_id(const IdCheck&) const override;
   void plan(const Topology&, const PlanView&) override;
   bool dispatch_send(const DispatchArgs&) override;
   bool dispatch_headers(const DispatchArgs&) override;
@@ -37,7 +45,21 @@ class CudaBackend : public Backend {
   bool combine_headers(const CombineArgs&) override;
   bool combine_receive(const CombineArgs&) override;
 
+  bool is_asynchronous() const override { return true; }
+  /// What the last step with `wait` told; valid until 64 more have run.
+  const Report& report() const override { return *last_report_; }
+  const Ledger& look(const Context&) override;
+  bool is_faulted(const Context&) const override { return is_faulted(); }
+  bool is_faulted() const;
+  void interrupt(const Context&, bool on) override;
+
+  void wait_for(CUevent_st*) override;
+  void signal(CUevent_st*) override;
+  bool is_capturing() const override;
+  void keep(std::shared_ptr<const void>) override;
+
   void drain() override;
+  void claim_fault(const Context&, const Fault&) override;
   void publish_fault(const Context&) override;
   void close_pair(const Context&, int peer) override;
   void announce_destroyed(const Context&) override;
@@ -47,20 +69,6 @@ class CudaBackend : public Backend {
   const std::byte* window() override;
   uint64_t now() override;
   void relax(int attempt) override;
-
-  /// What the last step with `wait` told; valid until 64 more have run.
-  const Report& report() const { return *last_report_; }
-
-  /// The ledger as it is after all steps so far; a copy, valid until the next call of this.
-  const Ledger& look(const Context&);
-  /// Whether a step that has ended met a fault, also one that nobody waited for. Cheap.
-  bool is_faulted() const;
-  /// While a step runs: it ends at its next look (FaultCode::interrupted). `on` false takes that back.
-  void interrupt(const Context&, bool on);
-
-  /// Copies between the host's memory and the steps', after all steps so far and before all later ones.
-  void read(void* to, const void* from, size_t bytes);
-  void write(void* to, const void* from, size_t bytes);
 
  private:
   struct Shot {
@@ -82,6 +90,12 @@ class CudaBackend : public Backend {
   Site make_site() const;
   Site next_site();
   bool await(const Site&, const Call&);
+  void copy(void* to, const void* from, size_t bytes, CUstream_st*);
+  void deliver_interrupt();
+  void set_interrupted(Ledger*, uint64_t word);
+  void take_table(const void* kernel, const TableView&, void** arguments);
+  uint64_t patience() const;
+  [[noreturn]] void give_up(const char* what);
   bool end_broken(const Call&);
   void finish(CUstream_st*, const char* doing);
   Shot shot_of(Step, void** arguments) const;
@@ -97,13 +111,19 @@ class CudaBackend : public Backend {
   std::shared_ptr<Report> reports_;
   std::shared_ptr<ResetResult> reset_result_;
   std::shared_ptr<uint64_t> faulted_;
+  std::shared_ptr<uint64_t> refused_;  // seq of a refused call that nobody waited for
+  std::shared_ptr<IdCheck> id_checks_;
   std::unique_ptr<Ledger> ledger_;
   std::shared_ptr<std::byte> control_;
   std::array<bool, 3> is_rehearsed_{};
   Launch launch_;
   const Report* last_report_ = nullptr;
   uint64_t ticket_ = 0;
+  uint64_t plans_ = 0;
+  std::atomic<Ledger*> to_interrupt_ = nullptr;  // its step shall end; the host's waits see to it
+  Ledger* interrupted_ = nullptr;                // its device word is set
   CUstream_st* own_stream_ = nullptr;
+  CUstream_st* side_stream_ = nullptr;  // not in the order of the steps
   CUstream_st* last_stream_ = nullptr;
   CUevent_st* last_step_ = nullptr;
 };

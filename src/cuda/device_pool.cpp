@@ -8,6 +8,16 @@
 #include "memory/cuda_memory.hpp"
 
 namespace heddle {
+namespace {
+
+/// Mapping memory is no part of any graph, also while one is being captured.
+struct Uncaptured {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  Uncaptured() { cudaThreadExchangeStreamCaptureMode(&mode); }
+  ~Uncaptured() { cudaThreadExchangeStreamCaptureMode(&mode); }
+};
+
+}  // namespace
 
 class DevicePool::Slabs {
  public:
@@ -44,6 +54,7 @@ class DevicePool::Slabs {
   }
 
   void grow(size_t bytes) {
+    const Uncaptured uncaptured;
     const auto memory =
         CudaPhysical::create(bytes > kSlabBytes ? bytes : kSlabBytes, device_, CU_MEM_HANDLE_TYPE_NONE);
     slabs_.push_back(memory.map(device_));

@@ -19,6 +19,7 @@ struct Site {
   Report* report = nullptr;        // null: nobody waits for one
   uint64_t ticket = 0;
   uint64_t* faulted = nullptr;     // in memory that the host can read; 1 once a step ended in a fault
+  uint64_t* refused = nullptr;     // the same; seq of a call that a rank refused and no host waited for
   bool is_rehearsal = false;       // do nothing: the launch makes the driver load code and set memory aside
 };
 

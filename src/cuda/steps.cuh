@@ -21,12 +21,25 @@ __device__ Coop coop_at(const Site& site) {
   else return Coop();
 }
 
+/// A call that another rank refused has no result either (I7). Where no host waits, its outputs have to say so.
+__device__ inline bool is_refused_unheard(const Call& call, const Site& site) {
+  return site.report == nullptr && call.state->refused_by >= 0;
+}
+
+/// Where no host waits for the step, nobody else would tell the peers of its fault.
+__device__ inline void tell_of_fault(const DirectPort& port, const Call& call, const Site& site) {
+  if (!call.ctx.ledger->is_faulted()) return;
+  if (site.faulted != nullptr) store_relaxed(site.faulted, 1);
+  if (site.report == nullptr) publish_fault(port, call.ctx);
+}
+
 /// Tells the host how the step ended, if it wants to know. `more(report)` adds what only this step knows.
 template <class Coop, class More>
-__device__ void report_step(const Coop& coop, const Call& call, const Site& site, const More& more) {
+__device__ void report_step(const Coop& coop, const DirectPort& port, const Call& call, const Site& site, const More& more) {
   coop.sync();
   if (!is_leader(coop)) return;
-  if (call.ctx.ledger->is_faulted() && site.faulted != nullptr) store_relaxed(site.faulted, 1);
+  tell_of_fault(port, call, site);
+  if (is_refused_unheard(call, site) && site.refused != nullptr) store_relaxed(site.refused, call.state->seq);
   if (site.report == nullptr) return;
   report_call(call, *site.report);
   more(*site.report);
@@ -39,11 +52,11 @@ __device__ void run_plan(const Topology& topo, const PlanView& plan, const Site&
 }
 
 template <class Coop, class Args, class Step, class More>
-__device__ void run_step(const Args& args, const Site& site, const Step& step, const More& more) {
+__device__ void run_step(const DirectPort& port, const Args& args, const Site& site, const Step& step, const More& more) {
   if (site.is_rehearsal) return;
   const Coop coop = coop_at<Coop>(site);
   step(coop);
-  report_step(coop, args.call, site, more);
+  report_step(coop, port, args.call, site, more);
 }
 
 /// Where nobody looks between the steps, one may follow a fault: it must not rely on what that step left undone.
@@ -55,13 +68,19 @@ __device__ bool goes_on(const Coop& coop, const Call& call) {
 }
 
 template <class Coop>
-__device__ void receive_dispatch(const Coop& coop, const DirectPort& port, const DispatchArgs& args) {
-  if (!goes_on(coop, args.call) || !dispatch_receive(coop, port, args)) poison_dispatch(coop, args);
+__device__ void receive_dispatch(const Coop& coop, const DirectPort& port, const DispatchArgs& args, const Site& site) {
+  if (!goes_on(coop, args.call) || !dispatch_receive(coop, port, args)) return poison_dispatch(coop, args);
+  if (!is_refused_unheard(args.call, site)) return;
+  coop.sync();
+  poison_dispatch(coop, args);
 }
 
 template <class Coop>
-__device__ void receive_combine(const Coop& coop, const DirectPort& port, const CombineArgs& args) {
-  if (!goes_on(coop, args.call) || !combine_receive(coop, port, args)) poison_combine(coop, args);
+__device__ void receive_combine(const Coop& coop, const DirectPort& port, const CombineArgs& args, const Site& site) {
+  if (!goes_on(coop, args.call) || !combine_receive(coop, port, args)) return poison_combine(coop, args);
+  if (!is_refused_unheard(args.call, site)) return;
+  coop.sync();
+  poison_combine(coop, args);
 }
 
 }  // namespace heddle
@@ -71,7 +90,7 @@ __device__ void receive_combine(const Coop& coop, const DirectPort& port, const 
   extern "C" __global__ void __launch_bounds__(Coop::kMaxThreads)                                     \
       heddle_##name##_##coop(const __grid_constant__ DirectPort port, const __grid_constant__ Args args, \
                              const __grid_constant__ Site site) {                                     \
-    run_step<Coop>(args, site, [&](const Coop& own) { step(own, port, args); },                       \
+    run_step<Coop>(port, args, site, [&](const Coop& own) { step; },                                  \
                    [&](Report& report) { more; });                                                    \
   }
 
@@ -81,12 +100,15 @@ __device__ void receive_combine(const Coop& coop, const DirectPort& port, const 
                          const __grid_constant__ Site site) {                                         \
     run_plan<Coop>(topo, plan, site);                                                                 \
   }                                                                                                   \
-  HEDDLE_STEP(dispatch_send, coop, Coop, DispatchArgs, dispatch_send, (void)report)                   \
-  HEDDLE_STEP(dispatch_headers, coop, Coop, DispatchArgs, dispatch_headers, report_sizes(args, report)) \
-  HEDDLE_STEP(dispatch_receive, coop, Coop, DispatchArgs, receive_dispatch, report_drops(args, report)) \
-  HEDDLE_STEP(combine_send, coop, Coop, CombineArgs, combine_send, (void)report)                      \
-  HEDDLE_STEP(combine_headers, coop, Coop, CombineArgs, combine_headers, (void)report)                \
-  HEDDLE_STEP(combine_receive, coop, Coop, CombineArgs, receive_combine, (void)report)                \
+  HEDDLE_STEP(dispatch_send, coop, Coop, DispatchArgs, dispatch_send(own, port, args), (void)report)    \
+  HEDDLE_STEP(dispatch_headers, coop, Coop, DispatchArgs, dispatch_headers(own,                         \
+              port, args), report_sizes(args, report))                                                  \
+  HEDDLE_STEP(dispatch_receive, coop, Coop, DispatchArgs, receive_dispatch(own,                         \
+              port, args, site), report_drops(args, report))                                            \
+  HEDDLE_STEP(combine_send, coop, Coop, CombineArgs, combine_send(own, port, args), (void)report)       \
+  HEDDLE_STEP(combine_headers, coop, Coop, CombineArgs, combine_headers(own, port, args), (void)report) \
+  HEDDLE_STEP(combine_receive, coop, Coop, CombineArgs, receive_combine(own,                            \
+              port, args, site), report_results(args, report))                                          \
   const Kernels& coop##_kernels() {                                                                   \
     static const Kernels kernels{                                                                     \
         .max_threads = Coop::kMaxThreads,                                                             \

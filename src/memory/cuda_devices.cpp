@@ -14,7 +14,8 @@ std::vector<CudaDeviceInfo> list_cuda_devices() {
     cudaDeviceProp found{};
     check_cuda(cudaGetDeviceProperties(&found, device), "asking for a GPU's properties");
     devices.push_back({.name = found.name, .capability = 10 * found.major + found.minor,
-                       .num_sms = found.multiProcessorCount, .bytes = found.totalGlobalMem});
+                       .num_sms = found.multiProcessorCount, .bytes = found.totalGlobalMem,
+                       .identity = std::string(found.uuid.bytes, sizeof found.uuid.bytes)});
   }
   return devices;
 }

@@ -12,6 +12,7 @@ struct CudaDeviceInfo {
   int capability = 0;  // 90 = sm_90
   int num_sms = 0;
   std::size_t bytes = 0;
+  std::string identity;  // the same in every process of the host
 };
 
 /// By device number; empty if cuda_problem() is not. Throws Error{system} if a device does not answer.

@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/log.hpp"
 #include "ops/combine_call.hpp"
 #include "ops/dispatch_call.hpp"
 #include "ops/fault_report.hpp"
@@ -34,36 +35,70 @@ ErrorCode error_of(FaultCode code) {
   }
 }
 
+/// Outputs of a buffer on a GPU.
+Allocate allocator_of(Backend& backend) {
+  if (backend.device().kind == DeviceKind::cpu) return allocate_host;
+  return [&backend](DType dtype, std::vector<int64_t> shape) {
+    TensorView view{.data = nullptr, .dtype = dtype, .shape = std::move(shape), .strides = {}, .device = backend.device()};
+    auto owner = backend.take(static_cast<size_t>(view.numel()) * size_of(dtype));
+    view.data = owner.get();
+    return Tensor{view, std::move(owner)};
+  };
+}
+
 }  // namespace
 
-Calls::Calls(BufferParts parts) : parts_(std::move(parts)), ledger_(std::make_unique<Ledger>()), id_(next_id()) {
+Calls::Calls(BufferParts parts)
+    : parts_(std::move(parts)), ledger_(backend().allocate(sizeof(Ledger))), allocate_(allocator_of(backend())),
+      id_(next_id()) {
   const auto timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(parts_.config.timeout).count();
-  ctx_ = {.topo = parts_.topo, .window = Window(parts_.topo.world, parts_.window_bytes), .ledger = ledger_.get(),
-          .timeout_ns = static_cast<uint64_t>(timeout), .mask_late_peers = parts_.config.mask_late_peers,
+  ctx_ = {.topo = parts_.topo, .window = Window(parts_.topo.world, parts_.window_bytes),
+          .ledger = static_cast<Ledger*>(ledger_.get()), .timeout_ns = static_cast<uint64_t>(timeout), .mask_late_peers = parts_.config.mask_late_peers,
           .in_place = parts_.in_place};
 }
 
-Calls::~Calls() { destroy(); }
+Calls::~Calls() { destroy_quietly(); }
 
-void Calls::check_usable() const {
+void Calls::check_usable() {
   if (destroyed_) fail(ErrorCode::destroyed, "the buffer was destroyed; make a new one");
-  if (ctx_.ledger->is_faulted()) {
-    fail(ErrorCode::faulted, "the buffer met a fault and waits for reset(): {}", first_fault_);
-  }
+  if (!backend().is_faulted(ctx_)) return;
+  if (first_fault_.empty()) raise_fault();  // of a call that nobody waited for
+  fail(ErrorCode::faulted, "the buffer met a fault and waits for reset(): {}", first_fault_);
 }
 
-Plan Calls::plan(const TensorView& ids) {
+void Calls::use(const Placement& on, bool wait) {
+  const int most = config().num_sms;
+  const bool own = on.num_sms > 0 && (most == 0 || on.num_sms < most);
+  backend().use({.stream = on.stream, .num_sms = own ? on.num_sms : most, .wait = wait});
+}
+
+void Calls::check_placement(const char* operation, const Placement& on) const {
+  const bool on_gpu = parts_.backend->device().kind == DeviceKind::cuda;
+  require(on_gpu || on.is_default(), {"stream"}, "{}: stream, num_sms or events were given, legal on the CPU: none",
+          operation);
+  require(on.num_sms >= 0, {"num_sms", on.num_sms, 0}, "{}: num_sms = {}, legal: 0 (the buffer's) or more", operation,
+          on.num_sms);
+}
+
+void Calls::check_device(const char* operation, const char* name, const TensorView& view) const {
+  const Device own = parts_.backend->device();
+  if (!view.is_set() || view.device == own) return;
+  require(false, {fmt::format("{}.device", name)}, "{}: {} is on {}, legal: {}, where this buffer works", operation, name,
+          name_of(view.device), name_of(own));
+}
+
+Plan Calls::plan(const TensorView& ids, const Placement& on) {
   const std::lock_guard lock(mutex_);
   if (destroyed_) check_usable();
   ++metrics_.plans;
-  return PlanAccess::make(make_plan_data(*this, ids));
+  return PlanAccess::make(make_plan_data(*this, ids, on));
 }
 
-Plan Calls::plan_from_rank_map(const TensorView& map) {
+Plan Calls::plan_from_rank_map(const TensorView& map, const Placement& on) {
   const std::lock_guard lock(mutex_);
   if (destroyed_) check_usable();
   ++metrics_.plans;
-  return PlanAccess::make(make_plan_data_from_map(*this, map));
+  return PlanAccess::make(make_plan_data_from_map(*this, map, on));
 }
 
 Handle Calls::handle(const Plan& plan, const RouteTensors& tensors) {
@@ -104,7 +139,8 @@ void Calls::drop_in_flight(const char* why) {
 
 void Calls::run_refused(Kind kind, const Refusal& refusal) {
   ++metrics_.refusals;
-  const auto state = parts_.backend->allocate(sizeof(CallState));
+  use({}, true);
+  const auto state = backend().take(sizeof(CallState));
   const Call call{.ctx = ctx_, .shape = {.kind = kind}, .state = static_cast<CallState*>(state.get()),
                   .refusal = refusal};
   bool ok = false;
@@ -120,25 +156,44 @@ void Calls::run_refused(Kind kind, const Refusal& refusal) {
   if (!ok) raise_fault();
 }
 
-void Calls::begin(Kind kind) {
+void Calls::begin(Kind kind, const Placement& on) {
   check_usable();
-  store_release(&ledger_->interrupted, 0);  // meant for the call before
+  use(on, false);
+  check_capture(kind);
+  backend().interrupt(ctx_, false);  // meant for the call before
+  receive_before(kind);
+  check_usable();
+  use(on, false);
+}
+
+void Calls::receive_before(Kind kind) {
   auto& lanes = in_flight_[static_cast<size_t>(kind)];
-  const auto before = std::exchange(lanes[sent_[static_cast<size_t>(kind)]++ % kLanes], nullptr);
-  if (!before || !before->is_open()) return;
-  before->run_receive();
-  check_usable();
+  const size_t lane = sent_[static_cast<size_t>(kind)]++ % kLanes;
+  const auto before = std::exchange(lanes[lane], nullptr);
+  if (before) before->run_receive();
+  if (has_captured_ && lanes[1 - lane]) lanes[1 - lane]->run_receive();
+}
+
+/// What was captured runs when the graph does; it must not be mixed with what runs now.
+void Calls::check_capture(Kind kind) {
+  const bool capturing = backend().is_capturing();
+  has_captured_ = has_captured_ || capturing;
+  for (const auto& call : in_flight_[static_cast<size_t>(kind)]) {
+    if (!call || !call->is_open() || call->is_captured() == capturing) continue;
+    HEDDLE_CHECK(!capturing, "{}: a split call is open at a capture; receive it before", name_of(kind));
+    call->drop("the call was captured, and not received in its capture");
+  }
 }
 
 void Calls::refuse(Kind kind, std::string_view argument) {
   const std::lock_guard lock(mutex_);
-  begin(kind);
+  begin(kind, {});
   run_refused(kind, refusal_of({argument}));
 }
 
 template <class Make>
-auto Calls::start(Kind kind, const Make& make) {
-  begin(kind);
+auto Calls::start(Kind kind, const Placement& on, const Make& make) {
+  begin(kind, on);
   std::exception_ptr reason;
   Refusal refusal;
   try {
@@ -149,11 +204,11 @@ auto Calls::start(Kind kind, const Make& make) {
     reason = std::current_exception();
     refusal = bad.refusal;
   } catch (...) {
-    if (ledger_->is_faulted()) throw;  // the send's own: nothing more can be said to the others
+    if (backend().is_faulted(ctx_)) throw;  // the send's own: nothing more can be said to the others
     reason = std::current_exception();
     refusal = refusal_of({"memory"});  // an allocator's, say
   }
-  run_refused(kind, refusal);
+  if (!backend().is_capturing()) run_refused(kind, refusal);  // a capture sends nothing, so there is nothing to refuse
   std::rethrow_exception(reason);
 }
 
@@ -170,14 +225,14 @@ std::function<void()> Calls::hook_of(std::shared_ptr<InFlight> call) {
     const auto self = weak.lock();
     if (!self) fail(ErrorCode::destroyed, "the buffer of this call is gone");
     const std::lock_guard lock(self->mutex_);
-    if (call->is_open()) store_release(&self->ledger_->interrupted, 0);
+    if (call->is_open()) self->backend().interrupt(self->ctx_, false);
     call->complete();
   };
 }
 
 Received Calls::dispatch(const Plan& plan, const DispatchInput& input, const DispatchOptions& options) {
   const std::lock_guard lock(mutex_);
-  const auto call = start(Kind::dispatch, [&] {
+  const auto call = start(Kind::dispatch, options.on, [&] {
     return std::make_shared<DispatchCall>(*this, PlanAccess::data(plan), input, options, Use::first);
   });
   call->complete();
@@ -186,7 +241,7 @@ Received Calls::dispatch(const Plan& plan, const DispatchInput& input, const Dis
 
 Received Calls::dispatch_again(const Handle& handle, const DispatchInput& input, const DispatchOptions& options) {
   const std::lock_guard lock(mutex_);
-  const auto call = start(Kind::dispatch, [&] {
+  const auto call = start(Kind::dispatch, options.on, [&] {
     const Route& route = checked_route("dispatch", handle);
     DispatchOptions same = options;
     same.layout = route.layout;
@@ -200,7 +255,7 @@ Received Calls::dispatch_again(const Handle& handle, const DispatchInput& input,
 
 Split<Received> Calls::dispatch_send(const Plan& plan, const DispatchInput& input, const DispatchOptions& options) {
   const std::lock_guard lock(mutex_);
-  const auto call = start(Kind::dispatch, [&] {
+  const auto call = start(Kind::dispatch, options.on, [&] {
     return std::make_shared<DispatchCall>(*this, PlanAccess::data(plan), input, options, Use::split);
   });
   return in_flight(Kind::dispatch, call);
@@ -208,7 +263,7 @@ Split<Received> Calls::dispatch_send(const Plan& plan, const DispatchInput& inpu
 
 Combined Calls::combine(const Handle& handle, const CombineInput& input, const CombineOptions& options) {
   const std::lock_guard lock(mutex_);
-  const auto call = start(Kind::combine, [&] {
+  const auto call = start(Kind::combine, options.on, [&] {
     return std::make_shared<CombineCall>(*this, handle, input, options, false);
   });
   call->complete();
@@ -217,7 +272,7 @@ Combined Calls::combine(const Handle& handle, const CombineInput& input, const C
 
 Split<Combined> Calls::combine_send(const Handle& handle, const CombineInput& input, const CombineOptions& options) {
   const std::lock_guard lock(mutex_);
-  const auto call = start(Kind::combine, [&] {
+  const auto call = start(Kind::combine, options.on, [&] {
     return std::make_shared<CombineCall>(*this, handle, input, options, true);
   });
   return in_flight(Kind::combine, call);
@@ -228,7 +283,7 @@ const Route& Calls::checked_route(const char* operation, const Handle& handle) c
   require(route != nullptr && route->buffer == id_, {"handle"},
           "{}: handle {}; legal: the handle of a dispatch of this buffer", operation,
           route == nullptr ? "is not set" : "belongs to another buffer");
-  const uint64_t now = ledger_->incarnation;
+  const uint64_t now = incarnation_;
   require(route->incarnation == now,
           {"handle.incarnation", static_cast<int64_t>(route->incarnation), static_cast<int64_t>(now)},
           "{}: handle is of incarnation {}, the buffer is in {}: a handle does not survive reset()", operation,
@@ -239,11 +294,12 @@ const Route& Calls::checked_route(const char* operation, const Handle& handle) c
 void Calls::raise_fault() {
   ++metrics_.faults;
   backend().publish_fault(ctx_);
-  first_fault_ = describe_fault(ctx_, find_culprit(backend(), ctx_));
-  throw Error(error_of(ctx_.ledger->fault.code), first_fault_);
+  FaultStory story = tell_fault(backend(), ctx_);
+  first_fault_ = std::move(story.text);
+  throw Error(error_of(story.code), first_fault_);
 }
 
-void Calls::raise_refusal(Kind kind, const CallState& state) {
+void Calls::raise_refusal(Kind kind, const Report& state) {
   if (state.refused_by < 0) return;
   const Refusal& refusal = state.refusal;
   const bool says_values = refusal.value != refusal.limit;
@@ -256,14 +312,15 @@ void Calls::mask(int rank) {
   check_usable();
   HEDDLE_CHECK(rank >= 0 && rank < parts_.topo.world && rank != parts_.topo.rank,
                "mask: rank = {}, legal: 0 to {}, not the own rank {}", rank, parts_.topo.world - 1, parts_.topo.rank);
-  if (ctx_.ledger->is_open(rank)) backend().close_pair(ctx_, rank);
+  if (backend().look(ctx_).is_open(rank)) backend().close_pair(ctx_, rank);
 }
 
 std::vector<int> Calls::masked() const {
   const std::lock_guard lock(mutex_);
+  const Ledger& ledger = parts_.backend->look(ctx_);
   std::vector<int> ranks;
   for (int rank = 0; rank < parts_.topo.world; ++rank) {
-    if (!ctx_.ledger->is_open(rank)) ranks.push_back(rank);
+    if (!ledger.is_open(rank)) ranks.push_back(rank);
   }
   return ranks;
 }
@@ -289,10 +346,11 @@ void Calls::reset(const std::vector<int>& members) {
     }
     first_fault_ = fmt::format("reset: rank {} did not come within {:g} s; call reset() again, without the ranks that are gone",
                                names, static_cast<double>(ctx_.timeout_ns) * 1e-9);
-    claim_fault(ctx_, {.code = FaultCode::timeout, .awaited = Awaited::reset, .peer = first_of(missing)});
+    backend().claim_fault(ctx_, {.code = FaultCode::timeout, .awaited = Awaited::reset, .peer = first_of(missing)});
     throw Error(ErrorCode::timeout, first_fault_);
   }
   ++metrics_.resets;
+  incarnation_ = backend().look(ctx_).incarnation;
   sent_ = {};
   first_fault_.clear();
   if (members.empty()) quarantine_.clear();
@@ -306,6 +364,15 @@ void Calls::destroy() {
   backend().drain();
   backend().announce_destroyed(ctx_);
   backend().drain();
+}
+
+/// What an owner that goes away can do: a GPU may be gone already, at the end of its process.
+void Calls::destroy_quietly() noexcept {
+  try {
+    destroy();
+  } catch (const Error& error) {
+    log_warn("destroying a buffer: {}", error.what());
+  }
 }
 
 Metrics Calls::metrics() const {

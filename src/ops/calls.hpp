@@ -30,6 +30,7 @@ struct BufferParts {
   std::unique_ptr<Backend> backend;
   std::shared_ptr<void> memory;  // the windows; kept as long as the backend
   int64_t window_bytes = 0;
+  std::string windows;           // how peers reach them
   bool in_place = false;
   std::function<std::optional<HeapBlock>(int64_t bytes)> heap;  // with in_place: nothing = staged
 };
@@ -38,6 +39,7 @@ struct BufferParts {
 /// hook's to raise, not the later send's.
 class InFlight {
  public:
+  explicit InFlight(bool captured) : captured_(captured) {}
   virtual ~InFlight() = default;
 
   void run_receive() noexcept;
@@ -45,10 +47,13 @@ class InFlight {
   void complete();
   void drop(std::string why);  // it will not be received; complete() throws Error{faulted} with the reason
   bool is_open() const { return !done_; }
+  /// It was sent in the capture of a graph, so its receive belongs there too.
+  bool is_captured() const { return captured_; }
 
  private:
   virtual void receive() = 0;  // throws the call's fault or refusal
 
+  const bool captured_;
   bool done_ = false;
   std::exception_ptr error_;
 };
@@ -58,8 +63,8 @@ class Calls : public std::enable_shared_from_this<Calls> {
   explicit Calls(BufferParts);
   ~Calls();
 
-  Plan plan(const TensorView& ids);
-  Plan plan_from_rank_map(const TensorView& map);
+  Plan plan(const TensorView& ids, const Placement&);
+  Plan plan_from_rank_map(const TensorView& map, const Placement&);
   Handle handle(const Plan&, const RouteTensors&);
   Received dispatch(const Plan&, const DispatchInput&, const DispatchOptions&);
   Received dispatch_again(const Handle&, const DispatchInput&, const DispatchOptions&);
@@ -71,8 +76,9 @@ class Calls : public std::enable_shared_from_this<Calls> {
   std::vector<int> masked() const;
   void reset(const std::vector<int>& members);
   void refuse(Kind, std::string_view argument);
-  void interrupt() { store_release(&ledger_->interrupted, 1); }
+  void interrupt() { parts_.backend->interrupt(ctx_, true); }
   void destroy();
+  void destroy_quietly() noexcept;
 
   // For the calls themselves; the lock is held.
   const BufferParts& parts() const { return parts_; }
@@ -81,13 +87,19 @@ class Calls : public std::enable_shared_from_this<Calls> {
   const Allocate& allocate() const { return allocate_; }
   Metrics& counters() { return metrics_; }
   uint64_t id() const { return id_; }
+  uint64_t incarnation() const { return incarnation_; }
+  /// Where the next steps run, and whether the host waits for them.
+  void use(const Placement&, bool wait);
+  /// Throws BadArgument.
+  void check_placement(const char* operation, const Placement&) const;
+  void check_device(const char* operation, const char* name, const TensorView&) const;
   std::mutex& mutex() { return mutex_; }
   /// False from a step: tells the others, finds who is to blame, throws.
   [[noreturn]] void raise_fault();
   /// Throws BadArgument for a handle that is not of this buffer and incarnation.
   const Route& checked_route(const char* operation, const Handle&) const;
   /// Throws if another rank refused the call.
-  void raise_refusal(Kind, const CallState&);
+  void raise_refusal(Kind, const Report&);
   void keep_until_reset(std::shared_ptr<void> block) { quarantine_.push_back(std::move(block)); }
 
   bool is_destroyed() const { return destroyed_; }
@@ -95,24 +107,28 @@ class Calls : public std::enable_shared_from_this<Calls> {
   void set_allocator(Allocate);
   const Topology& topology() const { return parts_.topo; }
   const Config& config() const { return parts_.config; }
+  const std::string& windows() const { return parts_.windows; }
 
  private:
-  void check_usable() const;
+  void check_usable();
   /// What every call does first: its lane's call before it is received (I6).
-  void begin(Kind);
+  void begin(Kind, const Placement&);
+  void receive_before(Kind);
+  void check_capture(Kind);
   void drop_in_flight(const char* why);
   /// Makes the call that the others make, with nothing in it but the reason (I7).
   void run_refused(Kind, const Refusal&);
   /// Makes a call by `make`, which may throw BadArgument, and sends it.
   template <class Make>
-  auto start(Kind, const Make& make);
+  auto start(Kind, const Placement&, const Make& make);
   template <class Call>
   auto in_flight(Kind, const std::shared_ptr<Call>&);
   std::function<void()> hook_of(std::shared_ptr<InFlight>);
 
   BufferParts parts_;
-  std::unique_ptr<Ledger> ledger_;
+  std::shared_ptr<void> ledger_;
   Context ctx_;
+  uint64_t incarnation_ = 0;
   Allocate allocate_ = allocate_host;
   Metrics metrics_;
   uint64_t id_ = 0;
@@ -122,6 +138,7 @@ class Calls : public std::enable_shared_from_this<Calls> {
   std::vector<std::shared_ptr<void>> quarantine_;
   std::string first_fault_;
   bool destroyed_ = false;
+  bool has_captured_ = false;  // replays take lanes that this host does not count
 };
 
 }  // namespace heddle

@@ -13,8 +13,10 @@ bool is_summable(DType dtype) { return dtype == DType::bf16 || dtype == DType::f
 
 CombineCall::CombineCall(Calls& calls, const Handle& handle, const CombineInput& input, const CombineOptions& options,
                          bool split)
-    : calls_(calls), route_(handle.route), input_(input), options_(options), started_(calls.backend().now()) {
+    : InFlight(calls.backend().is_capturing()), calls_(calls), route_(handle.route), input_(input), options_(options),
+      started_(calls.backend().now()) {
   calls.checked_route("combine", handle);
+  calls.check_placement("combine", options.on);
   check_x();
   const DType out = options.out_dtype.value_or(input.x.dtype);
   check_bias(input.bias0, "bias0", out);
@@ -23,8 +25,8 @@ CombineCall::CombineCall(Calls& calls, const Handle& handle, const CombineInput&
   check_weights();
   check_row_weights();
   check_out(out);
-  state_ = calls.backend().allocate(sizeof(CallState));
-  status_.resize(static_cast<size_t>(calls.topology().world));
+  calls.backend().keep(route_);
+  state_ = calls.backend().take(sizeof(CallState) + static_cast<size_t>(calls.topology().world));
   args_.call.ctx = calls.context();
   args_.call.state = static_cast<CallState*>(state_.get());
   args_.call.shape = make_shape(out, split);
@@ -55,7 +57,7 @@ void CombineCall::check_x() const {
   require(bytes > 0 && bytes % 16 == 0, {"hidden", x.shape.back(), 0},
           "combine: hidden = {}, a row of {} bytes; legal: rows of a positive multiple of 16 bytes", x.shape.back(),
           bytes);
-  require(x.device == Device{}, {"x.device"}, "combine: x is not on the CPU, which this buffer is");
+  calls_.check_device("combine", "x", x);
 }
 
 void CombineCall::check_bias(const TensorView& bias, const char* name, DType out) const {
@@ -66,6 +68,7 @@ void CombineCall::check_bias(const TensorView& bias, const char* name, DType out
               bias.is_contiguous(),
           {name, bias.dim(0), tokens}, "combine: {} is {}, legal: contiguous {} [{}, {}]", name, bias.describe(),
           name_of(out), tokens, hidden);
+  calls_.check_device("combine", name, bias);
 }
 
 void CombineCall::check_weights() const {
@@ -81,6 +84,7 @@ void CombineCall::check_weights() const {
               weights.dim(1) == plan.topk && weights.is_contiguous(),
           {"weights.shape", weights.dim(0), plan.tokens}, "combine: weights is {}, legal: contiguous float32 [{}, {}]",
           weights.describe(), plan.tokens, plan.topk);
+  calls_.check_device("combine", "weights", weights);
 }
 
 void CombineCall::check_row_weights() const {
@@ -94,6 +98,7 @@ void CombineCall::check_row_weights() const {
               weights.shape.size() == (token_major ? 2u : 1u),
           {"row_weights.numel", weights.numel(), wanted}, "combine: row_weights is {}, legal: contiguous float32 [{}{}]",
           weights.describe(), route_->rows, token_major ? fmt::format(", {}", topk) : "");
+  calls_.check_device("combine", "row_weights", weights);
 }
 
 void CombineCall::check_out(DType out) const {
@@ -105,6 +110,7 @@ void CombineCall::check_out(DType out) const {
               view.has_dense_rows(),
           {"out.shape", view.dim(0), tokens}, "combine: out is {}, legal: {} [{}, {}] with dense rows", view.describe(),
           name_of(out), tokens, hidden);
+  calls_.check_device("combine", "out", view);
 }
 
 /// Late weights go to the owners if they fit, so that a rank's hits are summed before the wire; what a split call sends
@@ -175,40 +181,49 @@ void CombineCall::take_outputs() {
   out.bias[0] = static_cast<const std::byte*>(input_.bias0.data);
   out.bias[1] = static_cast<const std::byte*>(input_.bias1.data);
   out.weights_in = static_cast<const float*>(input_.weights.data);
-  out.status = status_.data();
+  out.status = static_cast<uint8_t*>(state_.get()) + sizeof(CallState);
   if (!args_.call.shape.row_weights) return;
   result_.weights = calls_.allocate()(DType::f32, {plan.tokens, plan.topk});
   out.weights = result_.weights.data<float>();
 }
 
+bool CombineCall::is_awaited() const { return options_.on.stream == nullptr || !calls_.backend().is_asynchronous(); }
+
 void CombineCall::send() {
+  calls_.use(options_.on, false);
+  calls_.backend().wait_for(options_.on.after);
   if (!calls_.backend().combine_send(args_)) calls_.raise_fault();
 }
 
 void CombineCall::receive() {
   Backend& backend = calls_.backend();
-  if (!backend.combine_headers(args_) || !backend.combine_receive(args_)) calls_.raise_fault();
-  calls_.raise_refusal(Kind::combine, *args_.call.state);
+  calls_.use(options_.on, false);
+  if (!backend.combine_headers(args_)) calls_.raise_fault();
+  calls_.use(options_.on, is_awaited());
+  if (!backend.combine_receive(args_)) calls_.raise_fault();
+  backend.signal(options_.on.done);
+  if (is_awaited()) calls_.raise_refusal(Kind::combine, backend.report());
   finish();
 }
 
 void CombineCall::finish() {
   const Topology& topo = calls_.topology();
-  const CallState& state = *args_.call.state;
   OperationMetrics& metrics = calls_.counters().combine;
   ++metrics.calls;
+  metrics.nanoseconds += calls_.backend().now() - started_;
+  if (!is_awaited()) return;
+  const Report& report = calls_.backend().report();
   for (int peer = 0; peer < topo.world; ++peer) {
-    if (!is_live(state, peer)) {
+    if (!report.is_live(peer)) {
       result_.masked.push_back(peer);
       continue;
     }
-    const auto sent = static_cast<uint64_t>(args_.route.recv_offset[peer + 1] - args_.route.recv_offset[peer]);
+    const auto sent = static_cast<uint64_t>(report.sent[peer]);
     metrics.rows_sent += sent;
     if (peer != topo.rank) metrics.bytes_sent += sent * static_cast<uint64_t>(Slot::of(args_.call.shape).stride);
-    metrics.rows_received += static_cast<uint64_t>(state.count[peer]);
+    metrics.rows_received += static_cast<uint64_t>(report.count[peer]);
   }
-  metrics.rounds += static_cast<uint64_t>(most_rounds(args_.call));
-  metrics.nanoseconds += calls_.backend().now() - started_;
+  metrics.rounds += static_cast<uint64_t>(report.rounds);
 }
 
 }  // namespace heddle

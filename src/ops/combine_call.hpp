@@ -27,6 +27,8 @@ class CombineCall : public InFlight {
   bool late_weights_fit(const Shape&) const;
   void check_room() const;
   void take_outputs();
+  /// The host learns how the call ended.
+  bool is_awaited() const;
   void finish();
   ExpertView experts() const;
 
@@ -34,8 +36,7 @@ class CombineCall : public InFlight {
   std::shared_ptr<const Route> route_;
   CombineInput input_;
   CombineOptions options_;
-  std::shared_ptr<void> state_;
-  std::vector<uint8_t> status_;
+  std::shared_ptr<void> state_;  // and the owners' status behind it
   CombineArgs args_;
   Combined result_;
   uint64_t started_ = 0;

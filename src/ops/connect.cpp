@@ -3,10 +3,15 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "bootstrap/agree.hpp"
+#include "bootstrap/together.hpp"
 #include "cpu/cpu_backend.hpp"
+#include "cuda/cuda_parts.hpp"
+#include "memory/cuda_devices.hpp"
+#include "memory/cuda_vmm.hpp"
 #include "memory/host_identity.hpp"
 #include "memory/symmetric_memory.hpp"
 
@@ -18,6 +23,7 @@ void check_config(const Config& config, int ranks) {
   HEDDLE_CHECK(config.experts >= 1, "Buffer: experts = {}, legal: 1 or more", config.experts);
   HEDDLE_CHECK(config.max_tokens >= 0, "Buffer: max_tokens = {}, legal: 0 (no limit) or more", config.max_tokens);
   HEDDLE_CHECK(config.threads >= 1 && config.threads <= 256, "Buffer: threads = {}, legal: 1 to 256", config.threads);
+  HEDDLE_CHECK(config.num_sms >= 0, "Buffer: num_sms = {}, legal: 0 (all) or more", config.num_sms);
   HEDDLE_CHECK(config.timeout.count() > 0, "Buffer: timeout = {} ns, legal: more than 0", config.timeout.count());
   const int64_t least = window_bytes_for(ranks, kCellAlign * 16);
   HEDDLE_CHECK(config.window_bytes == 0 || config.window_bytes >= least,
@@ -37,6 +43,8 @@ void agree_on(Bootstrap& bootstrap, const Config& config) {
       {"max_tokens", fmt::format("{}", config.max_tokens)},
       {"window_bytes", fmt::format("{}", window_bytes_of(config))},
       {"mask_late_peers", config.mask_late_peers ? "true" : "false"},
+      {"device", config.device.kind == DeviceKind::cpu ? "cpu" : "cuda"},
+      {"pinned_windows", config.pinned_windows ? "true" : "false"},
   };
   agree(bootstrap, settings);
 }
@@ -50,18 +58,73 @@ bool all_in_one_process(Bootstrap& bootstrap) {
   return true;
 }
 
-SymmetricMemory map_windows(Bootstrap& bootstrap, const Config& config) {
-  const auto bytes = static_cast<size_t>(window_bytes_of(config));
-  if (bootstrap.size() == 1) return make_local(bytes);
-  if (all_in_one_process(bootstrap)) return make_heap(bootstrap, bytes, config.timeout);
-  return make_shm(bootstrap, bytes, config.timeout);
-}
-
 void check_all_near(const SymmetricMemory& memory, int ranks) {
   for (int rank = 0; rank < ranks; ++rank) {
     if (memory.peer(rank) != nullptr) continue;
     fail(ErrorCode::system, "Buffer: rank {} is on another host, and there is no network transport yet", rank);
   }
+}
+
+BufferParts parts_with(Bootstrap& bootstrap, const Config& config, std::shared_ptr<SymmetricMemory> memory) {
+  check_all_near(*memory, bootstrap.size());
+  BufferParts parts;
+  parts.topo = {.rank = bootstrap.rank(), .world = bootstrap.size(), .experts = config.experts};
+  parts.config = config;
+  parts.window_bytes = window_bytes_of(config);
+  parts.memory = std::move(memory);
+  return parts;
+}
+
+BufferParts connect_on_cpu(Bootstrap& bootstrap, const Config& config) {
+  const auto bytes = static_cast<size_t>(window_bytes_of(config));
+  const bool is_heap = bootstrap.size() == 1 || all_in_one_process(bootstrap);
+  auto memory = std::make_shared<SymmetricMemory>(bootstrap.size() == 1 ? make_local(bytes)
+                                                  : is_heap ? make_heap(bootstrap, bytes, config.timeout)
+                                                            : make_shm(bootstrap, bytes, config.timeout));
+  BufferParts parts = parts_with(bootstrap, config, memory);
+  parts.windows = is_heap ? "heap" : "shared memory";
+  parts.backend = std::make_unique<CpuBackend<DirectPort>>(DirectPort(memory->view(), PeerView{}), config.threads);
+  return parts;
+}
+
+CudaDeviceInfo find_gpu(const Device& device) {
+  if (const std::string problem = cuda_problem(); !problem.empty()) {
+    fail(ErrorCode::system, "Buffer: device {} cannot be used: {}", name_of(device), problem);
+  }
+  const auto gpus = list_cuda_devices();
+  HEDDLE_CHECK(device.index >= 0 && device.index < static_cast<int>(gpus.size()),
+               "Buffer: device = {}, legal: cuda:0 to cuda:{}", name_of(device), gpus.size() - 1);
+  return gpus[static_cast<size_t>(device.index)];
+}
+
+/// Blocks of a call wait for one another, so those of all ranks that share a GPU must fit on it at once.
+int sms_of(Bootstrap& bootstrap, const Config& config, const CudaDeviceInfo& gpu) {
+  const std::string mine = fmt::format("{} {}", host_identity(), gpu.identity);
+  const auto all = bootstrap.all_gather(std::as_bytes(std::span(mine)), "finding out who shares a GPU");
+  const auto is_here = [&](const Bytes& other) {
+    return other.size() == mine.size() && std::memcmp(other.data(), mine.data(), mine.size()) == 0;
+  };
+  const auto sharers = static_cast<int>(std::count_if(all.begin(), all.end(), is_here));
+  const int share = std::max(1, gpu.num_sms / sharers);
+  return config.num_sms > 0 ? std::min(config.num_sms, share) : share;
+}
+
+BufferParts connect_on_gpu(Bootstrap& bootstrap, Config config) {
+  const auto gpu = together(bootstrap, "Buffer: find the GPU", [&] { return find_gpu(config.device); });
+  config.num_sms = sms_of(bootstrap, config, gpu);
+  CudaMemory windows = make_cuda_windows(
+      bootstrap,
+      {.bytes = static_cast<size_t>(window_bytes_of(config)), .device = config.device.index,
+       .path = config.pinned_windows ? CudaPath::pinned : CudaPath::automatic},
+      config.timeout);
+  auto memory = std::make_shared<SymmetricMemory>(std::move(windows.memory));
+  BufferParts parts = parts_with(bootstrap, config, memory);
+  parts.windows = name_of(windows.path);
+  const CudaParts cuda{
+      .device = config.device.index, .rank = bootstrap.rank(), .ranks = bootstrap.size(), .windows = memory->view(),
+      .windows_on_host = windows.path == CudaPath::pinned, .timeout_ns = static_cast<uint64_t>(config.timeout.count())};
+  parts.backend = together(bootstrap, "Buffer: load the kernels", [&] { return make_cuda_backend(cuda); });
+  return parts;
 }
 
 }  // namespace
@@ -74,15 +137,7 @@ int64_t predicted_bytes(const Config& config, int ranks) {
 BufferParts connect(Bootstrap& bootstrap, const Config& config) {
   check_config(config, bootstrap.size());
   agree_on(bootstrap, config);
-  auto memory = std::make_shared<SymmetricMemory>(map_windows(bootstrap, config));
-  check_all_near(*memory, bootstrap.size());
-  BufferParts parts;
-  parts.topo = {.rank = bootstrap.rank(), .world = bootstrap.size(), .experts = config.experts};
-  parts.config = config;
-  parts.window_bytes = window_bytes_of(config);
-  parts.backend = std::make_unique<CpuBackend<DirectPort>>(DirectPort(memory->view(), PeerView{}), config.threads);
-  parts.memory = std::move(memory);
-  return parts;
+  return config.device.kind == DeviceKind::cpu ? connect_on_cpu(bootstrap, config) : connect_on_gpu(bootstrap, config);
 }
 
 }  // namespace heddle

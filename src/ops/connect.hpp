@@ -5,7 +5,7 @@
 
 namespace heddle {
 
-/// Collective. Threads of one process share a heap, processes of one host shared memory.
+/// Collective. On CPUs threads of one process share a heap, processes of one host shared memory. On GPUs see cuda_vmm.hpp.
 BufferParts connect(Bootstrap&, const Config&);
 
 }  // namespace heddle

@@ -21,7 +21,8 @@ const char* name_of(Layout layout) {
 
 DispatchCall::DispatchCall(Calls& calls, std::shared_ptr<const PlanData> plan, const DispatchInput& input,
                            const DispatchOptions& options, Use use)
-    : calls_(calls), plan_(std::move(plan)), input_(input), options_(options), started_(calls.backend().now()) {
+    : InFlight(calls.backend().is_capturing()), calls_(calls), plan_(std::move(plan)), input_(input), options_(options),
+      started_(calls.backend().now()) {
   check_plan();
   max_tokens_ = options.max_tokens > 0 ? options.max_tokens : calls.config().max_tokens;
   fixed_ = options.fixed_size || use == Use::split || options.layout == Layout::slab;
@@ -34,7 +35,8 @@ DispatchCall::DispatchCall(Calls& calls, std::shared_ptr<const PlanData> plan, c
   args_.call.shape.cached = use == Use::again;
   args_.call.shape.split = use == Use::split;
   check_room();
-  state_ = calls.backend().allocate(sizeof(CallState));
+  calls.backend().keep(plan_);
+  state_ = calls.backend().take(sizeof(CallState));
   args_.call.state = static_cast<CallState*>(state_.get());
   args_.plan = plan_->view;
   args_.batch = {.x = static_cast<const std::byte*>(input.x.data),
@@ -49,6 +51,9 @@ DispatchCall::DispatchCall(Calls& calls, std::shared_ptr<const PlanData> plan, c
 void DispatchCall::check_plan() const {
   require(plan_ != nullptr, {"plan"}, "dispatch: plan is not set; legal: a plan made by this buffer");
   require(plan_->buffer == calls_.id(), {"plan"}, "dispatch: plan was made by another buffer; legal: one of this buffer");
+  const uint64_t bad = calls_.backend().bad_id(plan_->ids);
+  require(bad == 0, {"ids"}, "dispatch: the plan's ids[{}][{}] was not an expert; legal: 0 to {}, or -1 for none",
+          (bad - 1) / std::max(1, plan_->view.topk), (bad - 1) % std::max(1, plan_->view.topk), plan_->topo.experts - 1);
 }
 
 void DispatchCall::check_x() const {
@@ -63,7 +68,7 @@ void DispatchCall::check_x() const {
   require(bytes > 0 && bytes % 16 == 0, {"hidden", x.dim(1), 0},
           "dispatch: hidden (x.shape[1]) = {}, a row of {} bytes; legal: rows of a positive multiple of 16 bytes",
           x.dim(1), bytes);
-  require(x.device == Device{}, {"x.device"}, "dispatch: x is not on the CPU, which this buffer is");
+  calls_.check_device("dispatch", "x", x);
 }
 
 void DispatchCall::check_scales() const {
@@ -76,6 +81,7 @@ void DispatchCall::check_scales() const {
   require(scales.shape.size() == 2 && scales.dim(0) == plan_->view.tokens,
           {"scales.shape[0]", scales.dim(0), plan_->view.tokens}, "dispatch: scales is {}, legal: [{}, any]",
           scales.describe(), plan_->view.tokens);
+  calls_.check_device("dispatch", "scales", scales);
 }
 
 void DispatchCall::check_weights() const {
@@ -88,10 +94,13 @@ void DispatchCall::check_weights() const {
           {"weights.shape", weights.dim(0), plan.tokens}, "dispatch: weights is {}, legal: [{}, {}]",
           weights.describe(), plan.tokens, plan.topk);
   require(weights.is_contiguous(), {"weights.strides"}, "dispatch: weights is not contiguous");
+  calls_.check_device("dispatch", "weights", weights);
 }
 
 void DispatchCall::check_options() const {
   const PlanView& plan = plan_->view;
+  calls_.check_placement("dispatch", options_.on);
+  require(fixed_ || !is_captured(), {"fixed_size"}, "dispatch: fixed_size is false, legal in a captured call: true");
   require(options_.alignment >= 1, {"alignment", options_.alignment, 1}, "dispatch: alignment = {}, legal: 1 or more",
           options_.alignment);
   require(plan_->has_ids || options_.layout == Layout::token_major, {"layout"},
@@ -180,7 +189,7 @@ void DispatchCall::take_tables() {
   route_->fixed_size = fixed_;
   route_->has_weights = input_.weights.is_set();
   route_->buffer = calls_.id();
-  route_->incarnation = calls_.context().ledger->incarnation;
+  route_->incarnation = calls_.incarnation();
   result_.handle.route = route_;
   RouteView& view = route_->view;
   view.recv_offset = arena.take<int32_t>(topo.world + 1);
@@ -189,8 +198,8 @@ void DispatchCall::take_tables() {
   view.send_row = arena.take<int32_t>(std::max(topo.world, topo.experts));
   result_.num_per_expert = make(DType::i32, {local});
   args_.out.counts = result_.num_per_expert.data<int32_t>();
-  num_dropped_ = make(DType::i64, {1});
-  args_.out.num_dropped = num_dropped_.data<int64_t>();
+  result_.dropped = make(DType::i64, {1});
+  args_.out.num_dropped = result_.dropped.data<int64_t>();
   if (options_.layout != Layout::token_major) {
     view.expert_row = arena.take<int32_t>(local * topo.world);
     result_.expert_offsets = make(DType::i64, {local + 1});
@@ -291,66 +300,80 @@ void DispatchCall::take_exact_outputs(int64_t received, int64_t rows) {
   } catch (...) {
     args_.route.capacity = args_.out.rows = 0;
     args_.offer = {};
+    calls_.use(options_.on, true);
     if (!calls_.backend().dispatch_receive(args_)) calls_.raise_fault();
     throw;
   }
 }
 
+bool DispatchCall::is_awaited() const { return is_blocking() || !calls_.backend().is_asynchronous(); }
+
 void DispatchCall::send() {
+  calls_.use(options_.on, false);
+  calls_.backend().wait_for(options_.on.after);
   if (!calls_.backend().dispatch_send(args_)) calls_.raise_fault();
 }
 
 void DispatchCall::receive() {
-  if (!calls_.backend().dispatch_headers(args_)) calls_.raise_fault();
-  if (!fixed_) {
-    const Topology& topo = calls_.topology();
-    const int64_t received = route_->view.recv_offset[topo.world];
-    const bool token_major = options_.layout == Layout::token_major;
-    take_exact_outputs(received, token_major ? received : args_.out.expert_offsets[topo.num_local(topo.rank)]);
-  }
-  if (!calls_.backend().dispatch_receive(args_)) {
+  Backend& backend = calls_.backend();
+  calls_.use(options_.on, !fixed_);
+  if (!backend.dispatch_headers(args_)) calls_.raise_fault();
+  if (!fixed_) take_exact_outputs(backend.report().received, backend.report().rows);
+  calls_.use(options_.on, is_awaited() || (!fixed_ && backend.report().refused_by >= 0));
+  if (!backend.dispatch_receive(args_)) {
     if (args_.offer.is_set) calls_.keep_until_reset(result_.x.owner);
     calls_.raise_fault();
   }
+  backend.signal(options_.on.done);
   // A source that closed the pair meanwhile may have stores on their way into the rows it was offered.
   if (args_.offer.is_set && has_lost_a_source()) calls_.keep_until_reset(result_.x.owner);
-  calls_.raise_refusal(Kind::dispatch, *args_.call.state);
+  if (is_awaited() || !fixed_) calls_.raise_refusal(Kind::dispatch, backend.report());
   finish();
 }
 
+/// Without a report of the end any source may have got lost.
 bool DispatchCall::has_lost_a_source() const {
-  const CallState& state = *args_.call.state;
+  if (!is_awaited()) return true;
+  const Report& report = calls_.backend().report();
   for (int source = 0; source < calls_.topology().world; ++source) {
-    if (state.counted[source] && !is_live(state, source)) return true;
+    if (report.counted[source] != 0 && !report.is_live(source)) return true;
   }
   return false;
 }
 
 void DispatchCall::finish() {
-  const Topology& topo = calls_.topology();
-  const CallState& state = *args_.call.state;
-  route_->num_dropped = result_.num_dropped = *args_.out.num_dropped;
-  result_.num_rows = options_.layout == Layout::token_major
-                         ? std::min<int64_t>(route_->view.recv_offset[topo.world], route_->rows)
-                         : args_.out.expert_offsets[topo.num_local(topo.rank)];
-  for (int source = 0; source < topo.world; ++source) {
-    if (!is_live(state, source)) result_.masked.push_back(source);
-  }
   OperationMetrics& metrics = calls_.counters().dispatch;
   ++metrics.calls;
-  for (int peer = 0; peer < topo.world; ++peer) {
-    const auto sent = static_cast<uint64_t>(is_live(state, peer) ? args_.plan.sends(peer) : 0);
-    metrics.rows_sent += sent;
-    if (peer != topo.rank) metrics.bytes_sent += sent * static_cast<uint64_t>(Slot::of(args_.call.shape).stride);
-    metrics.rows_received += static_cast<uint64_t>(is_live(state, peer) ? state.count[peer] : 0);
-  }
-  metrics.rounds += static_cast<uint64_t>(most_rounds(args_.call));
   metrics.nanoseconds += calls_.backend().now() - started_;
+  route_->num_received = route_->view.capacity;
+  result_.num_rows = route_->rows;
+  if (fixed_ && !is_awaited()) return;
+  const Report& report = calls_.backend().report();
+  route_->num_received = report.received;
+  result_.num_rows = options_.layout == Layout::token_major ? std::min(report.received, route_->rows) : report.rows;
+  result_.num_dropped = is_awaited() ? report.num_dropped : 0;
+  count_rows(report);
   if (result_.num_dropped > 0 && !options_.drop_overflow) {
     fail(ErrorCode::overflow,
          "dispatch: {} rows past capacity = {} were dropped (at least {} were needed); raise capacity or set drop_overflow",
          result_.num_dropped, route_->rows, result_.num_rows + result_.num_dropped);
   }
+}
+
+void DispatchCall::count_rows(const Report& report) {
+  const Topology& topo = calls_.topology();
+  OperationMetrics& metrics = calls_.counters().dispatch;
+  for (int peer = 0; peer < topo.world; ++peer) {
+    if (!report.is_live(peer)) {
+      result_.masked.push_back(peer);
+      continue;
+    }
+    const auto sent = static_cast<uint64_t>(report.sent[peer]);
+    metrics.rows_sent += sent;
+    if (peer != topo.rank) metrics.bytes_sent += sent * static_cast<uint64_t>(Slot::of(args_.call.shape).stride);
+    metrics.rows_received += static_cast<uint64_t>(report.count[peer]);
+  }
+  metrics.rounds += static_cast<uint64_t>(report.rounds);
 }
 
 }  // namespace heddle

@@ -29,6 +29,11 @@ class DispatchCall : public InFlight {
   int64_t worst_received() const;
   int64_t worst_rows() const;
 
+  /// No stream was named: the call returns when all is done.
+  bool is_blocking() const { return options_.on.stream == nullptr; }
+  /// The host learns how the call ended.
+  bool is_awaited() const;
+
   void take_tables();
   void take_outputs(int64_t received, int64_t rows);
   void take_exact_outputs(int64_t received, int64_t rows);
@@ -37,6 +42,7 @@ class DispatchCall : public InFlight {
   Tensor make(DType, std::vector<int64_t> shape);
   bool has_lost_a_source() const;
   void finish();
+  void count_rows(const Report&);
 
   Calls& calls_;
   std::shared_ptr<const PlanData> plan_;
@@ -48,7 +54,6 @@ class DispatchCall : public InFlight {
   std::shared_ptr<void> state_;
   DispatchArgs args_;
   Received result_;
-  Tensor num_dropped_;
   uint64_t started_ = 0;
 };
 

@@ -7,15 +7,13 @@
 
 namespace heddle {
 
-struct Verdict {
-  int culprit;
-  int accuser;  // the rank whose fault cell names it
+struct FaultStory {
+  FaultCode code;
+  std::string text;
 };
 
 /// Waits for the fault cells of the other ranks, one deadline at most, and names the rank that all survivors name.
-Verdict find_culprit(Backend&, const Context&);
-
-std::string describe_fault(const Context&, const Verdict&);
+FaultStory tell_fault(Backend&, const Context&);
 
 const char* name_of(Kind);
 

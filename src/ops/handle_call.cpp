@@ -1,51 +1,59 @@
 #include "ops/handle_call.hpp"
 
-#include <cstring>
 #include <utility>
+#include <vector>
 
 namespace heddle {
 namespace {
 
-void check_words(const TensorView& view, const char* name, std::initializer_list<int64_t> shape) {
+void check_words(Calls& calls, const TensorView& view, const char* name, std::initializer_list<int64_t> shape) {
   HEDDLE_CHECK(view.dtype == DType::i32 && view.shape == std::vector<int64_t>(shape) && view.is_contiguous(),
                "handle: {} is {}, legal: contiguous int32 [{}]", name, view.describe(), fmt::join(shape, ", "));
-  HEDDLE_CHECK(view.device == Device{}, "handle: {} is not on the CPU, which this buffer is", name);
+  calls.check_device("handle", name, view);
 }
 
-const int32_t* words_of(const TensorView& view) { return static_cast<const int32_t*>(view.data); }
+using Words = std::vector<int32_t>;
+
+Words words_of(Calls& calls, const TensorView& view) {
+  Words words(static_cast<size_t>(view.numel()));
+  calls.backend().read(words.data(), view.data, words.size() * sizeof(int32_t));
+  return words;
+}
+
+void check_offsets(const Words& offset) {
+  HEDDLE_CHECK(offset[0] == 0, "handle: recv_offset[0] = {}, legal: 0", offset[0]);
+  for (size_t source = 1; source < offset.size(); ++source) {
+    HEDDLE_CHECK(offset[source] >= offset[source - 1], "handle: recv_offset[{}] = {}, legal: {} or more", source,
+                 offset[source], offset[source - 1]);
+  }
+}
 
 /// A source's tokens must ascend and exist, or combine would write past its range of the source's window.
-void check_tokens(const RouteTensors& tensors, int source) {
-  const int32_t* offset = words_of(tensors.recv_offset);
-  const int32_t* tokens = words_of(tensors.recv_token);
-  const int32_t limit = words_of(tensors.source_tokens)[source];
+void check_tokens(const Words& offset, const Words& tokens, size_t source, int32_t limit) {
   int32_t last = -1;
-  for (int64_t i = offset[source]; i < offset[source + 1]; ++i) {
+  for (auto i = static_cast<size_t>(offset[source]); i < static_cast<size_t>(offset[source + 1]); ++i) {
     HEDDLE_CHECK(tokens[i] > last && tokens[i] < limit, "handle: recv_token[{}] = {}, legal from rank {}: {} to {}", i,
                  tokens[i], source, last + 1, limit - 1);
     last = tokens[i];
   }
 }
 
-void check_ids(const RouteTensors& tensors, int64_t local) {
-  const int32_t* ids = words_of(tensors.recv_ids);
-  for (int64_t i = 0; i < tensors.recv_ids.numel(); ++i) {
-    HEDDLE_CHECK(ids[i] >= -1 && ids[i] < local, "handle: recv_ids has {}, legal: -1 to {}", ids[i], local - 1);
+void check_ids(const Words& ids, int64_t local) {
+  for (const int32_t id : ids) {
+    HEDDLE_CHECK(id >= -1 && id < local, "handle: recv_ids has {}, legal: -1 to {}", id, local - 1);
   }
 }
 
-void check_offsets(const RouteTensors& tensors, int world) {
-  const int32_t* offset = words_of(tensors.recv_offset);
-  HEDDLE_CHECK(offset[0] == 0, "handle: recv_offset[0] = {}, legal: 0", offset[0]);
-  for (int source = 0; source < world; ++source) {
-    HEDDLE_CHECK(offset[source + 1] >= offset[source], "handle: recv_offset[{}] = {}, legal: {} or more", source + 1,
-                 offset[source + 1], offset[source]);
-  }
+int32_t* copied(Calls& calls, Arena& arena, const Words& words) {
+  auto* to = arena.take<int32_t>(static_cast<int64_t>(words.size()));
+  calls.backend().write(to, words.data(), words.size() * sizeof(int32_t));
+  return to;
 }
 
-int32_t* copied(Arena& arena, const TensorView& view) {
-  auto* to = arena.take<int32_t>(view.numel());
-  if (view.numel() > 0) std::memcpy(to, view.data, static_cast<size_t>(view.numel()) * sizeof(int32_t));
+uint8_t* all_arrived(Calls& calls, Arena& arena, int world) {
+  const std::vector<uint8_t> status(static_cast<size_t>(world));
+  auto* to = arena.take<uint8_t>(world);
+  calls.backend().write(to, status.data(), status.size());
   return to;
 }
 
@@ -56,25 +64,28 @@ std::shared_ptr<const Route> make_route(Calls& calls, std::shared_ptr<const Plan
                "handle: plan is not of this buffer; legal: a plan made by this buffer");
   const Topology& topo = calls.topology();
   const int64_t topk = plan->view.topk;
-  check_words(tensors.recv_offset, "recv_offset", {topo.world + 1});
-  check_words(tensors.source_tokens, "source_tokens", {topo.world});
-  check_offsets(tensors, topo.world);
-  const int64_t received = words_of(tensors.recv_offset)[topo.world];
-  check_words(tensors.recv_token, "recv_token", {received});
-  check_words(tensors.recv_ids, "recv_ids", {received, topk});
-  for (int source = 0; source < topo.world; ++source) check_tokens(tensors, source);
-  check_ids(tensors, topo.num_local(topo.rank));
+  check_words(calls, tensors.recv_offset, "recv_offset", {topo.world + 1});
+  check_words(calls, tensors.source_tokens, "source_tokens", {topo.world});
+  const Words offset = words_of(calls, tensors.recv_offset);
+  check_offsets(offset);
+  const int64_t received = offset.back();
+  check_words(calls, tensors.recv_token, "recv_token", {received});
+  check_words(calls, tensors.recv_ids, "recv_ids", {received, topk});
+  const Words tokens = words_of(calls, tensors.recv_token), of_source = words_of(calls, tensors.source_tokens);
+  const Words ids = words_of(calls, tensors.recv_ids);
+  for (size_t source = 0; source < of_source.size(); ++source) check_tokens(offset, tokens, source, of_source[source]);
+  check_ids(ids, topo.num_local(topo.rank));
 
   auto route = std::make_shared<Route>(calls.backend());
   Arena& arena = route->arena;
   route->plan = std::move(plan);
-  route->rows = received;
+  route->rows = route->num_received = received;
   route->buffer = calls.id();
-  route->incarnation = calls.context().ledger->incarnation;
-  route->view = {.capacity = received, .recv_offset = copied(arena, tensors.recv_offset),
-                 .recv_token = copied(arena, tensors.recv_token),
-                 .source_tokens = copied(arena, tensors.source_tokens), .recv_ids = copied(arena, tensors.recv_ids),
-                 .recv_weights = arena.take<float>(received * topk), .status = arena.take<uint8_t>(topo.world)};
+  route->incarnation = calls.incarnation();
+  route->view = {.capacity = received, .recv_offset = copied(calls, arena, offset),
+                 .recv_token = copied(calls, arena, tokens), .source_tokens = copied(calls, arena, of_source),
+                 .recv_ids = copied(calls, arena, ids), .recv_weights = arena.take<float>(received * topk),
+                 .status = all_arrived(calls, arena, topo.world)};
   return route;
 }
 

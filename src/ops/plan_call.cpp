@@ -25,46 +25,62 @@ std::shared_ptr<PlanData> empty_plan(Calls& calls, int64_t tokens, int64_t topk)
   return data;
 }
 
-template <class Id>
-void copy_ids(const TensorView& ids, const Topology& topo, int32_t* to) {
-  const auto* from = static_cast<const Id*>(ids.data);
-  for (int64_t token = 0; token < ids.dim(0); ++token) {
-    for (int64_t k = 0; k < ids.dim(1); ++k) {
-      const int64_t id = from[token * ids.stride(0) + k * ids.stride(1)];
-      HEDDLE_CHECK(id >= -1 && id < topo.experts, "plan: ids[{}][{}] = {}, legal: 0 to {}, or -1 for none", token, k,
-                   id, topo.experts - 1);
-      *to++ = static_cast<int32_t>(id);
-    }
-  }
+TableView table_of(const TensorView& view) {
+  return {.data = view.data, .dtype = view.dtype, .rows = view.dim(0), .columns = view.dim(1),
+          .row_stride = view.stride(0), .column_stride = view.stride(1)};
+}
+
+int64_t id_at(Backend& backend, const TensorView& ids, int64_t item) {
+  const auto size = static_cast<int64_t>(size_of(ids.dtype));
+  const std::byte* at = static_cast<const std::byte*>(ids.data) + table_of(ids).at(item) * size;
+  int64_t wide = 0;
+  int32_t narrow = 0;
+  if (ids.dtype == DType::i64) backend.read(&wide, at, sizeof wide);
+  else backend.read(&narrow, at, sizeof narrow);
+  return ids.dtype == DType::i64 ? wide : narrow;
+}
+
+void check_ids(Calls& calls, const TensorView& ids, const IdCheck& check) {
+  const uint64_t bad = calls.backend().bad_id(check);
+  if (bad == 0) return;
+  const auto item = static_cast<int64_t>(bad) - 1;
+  fail(ErrorCode::usage, "plan: ids[{}][{}] = {}, legal: 0 to {}, or -1 for none", item / ids.dim(1), item % ids.dim(1),
+       id_at(calls.backend(), ids, item), calls.topology().experts - 1);
+}
+
+void begin(Calls& calls, const TensorView& view, const char* name, const Placement& on) {
+  calls.check_placement("plan", on);
+  calls.check_device("plan", name, view);
+  calls.use(on, on.stream == nullptr);
+  calls.backend().wait_for(on.after);
 }
 
 }  // namespace
 
-std::shared_ptr<const PlanData> make_plan_data(Calls& calls, const TensorView& ids) {
+std::shared_ptr<const PlanData> make_plan_data(Calls& calls, const TensorView& ids, const Placement& on) {
   HEDDLE_CHECK(ids.shape.size() == 2, "plan: ids is {}, legal: int32 or int64 [tokens, topk]", ids.describe());
   HEDDLE_CHECK(ids.dtype == DType::i32 || ids.dtype == DType::i64, "plan: ids is {}, legal: int32 or int64",
                name_of(ids.dtype));
   HEDDLE_CHECK(ids.dim(1) >= 1 && ids.dim(1) <= kMaxTopk, "plan: topk (ids.shape[1]) = {}, legal: 1 to {}", ids.dim(1),
                kMaxTopk);
+  begin(calls, ids, "ids", on);
   auto data = empty_plan(calls, ids.dim(0), ids.dim(1));
-  if (ids.dtype == DType::i32) copy_ids<int32_t>(ids, data->topo, data->view.ids);
-  else copy_ids<int64_t>(ids, data->topo, data->view.ids);
+  data->ids = calls.backend().take_ids(table_of(ids), data->topo.experts, data->view.ids);
   calls.backend().plan(data->topo, data->view);
+  calls.backend().signal(on.done);
+  if (on.stream == nullptr) check_ids(calls, ids, data->ids);
   return data;
 }
 
-std::shared_ptr<const PlanData> make_plan_data_from_map(Calls& calls, const TensorView& map) {
+std::shared_ptr<const PlanData> make_plan_data_from_map(Calls& calls, const TensorView& map, const Placement& on) {
   const int world = calls.topology().world;
   HEDDLE_CHECK(map.shape.size() == 2 && map.dim(1) == world && map.dtype == DType::u8,
                "plan: is_token_in_rank is {}, legal: bool or uint8 [tokens, {}]", map.describe(), world);
+  begin(calls, map, "is_token_in_rank", on);
   auto data = empty_plan(calls, map.dim(0), 0);
-  const auto* from = static_cast<const uint8_t*>(map.data);
-  for (int64_t token = 0; token < map.dim(0); ++token) {
-    for (int64_t rank = 0; rank < world; ++rank) {
-      data->view.in_rank[token * world + rank] = from[token * map.stride(0) + rank * map.stride(1)] != 0;
-    }
-  }
+  calls.backend().take_map(table_of(map), data->view.in_rank);
   calls.backend().plan(data->topo, data->view);
+  calls.backend().signal(on.done);
   return data;
 }
 

@@ -7,7 +7,7 @@
 
 namespace heddle {
 
-std::shared_ptr<const PlanData> make_plan_data(Calls&, const TensorView& ids);
-std::shared_ptr<const PlanData> make_plan_data_from_map(Calls&, const TensorView& is_token_in_rank);
+std::shared_ptr<const PlanData> make_plan_data(Calls&, const TensorView& ids, const Placement&);
+std::shared_ptr<const PlanData> make_plan_data_from_map(Calls&, const TensorView& is_token_in_rank, const Placement&);
 
 }  // namespace heddle

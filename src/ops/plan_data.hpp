@@ -16,10 +16,10 @@ class Arena {
  public:
   explicit Arena(Backend& backend) : backend_(&backend) {}
 
-  /// `count` zeroed elements; count 0 is legal.
+  /// `count` elements, zeroed on the CPU only; count 0 is legal.
   template <class T>
   T* take(int64_t count) {
-    blocks_.push_back(backend_->allocate(static_cast<size_t>(count) * sizeof(T)));
+    blocks_.push_back(backend_->take(static_cast<size_t>(count) * sizeof(T)));
     return static_cast<T*>(blocks_.back().get());
   }
 
@@ -29,13 +29,15 @@ class Arena {
 };
 
 struct PlanData {
-  explicit PlanData(Backend& backend) : arena(backend) {}
+  explicit PlanData(Backend& backend) : arena(backend), device(backend.device()) {}
 
   Arena arena;
+  Device device;
   Topology topo;
   PlanView view;
   bool has_ids = false;
   uint64_t buffer = 0;  // id of the buffer that made it
+  IdCheck ids;
 };
 
 struct PlanAccess {
@@ -56,11 +58,11 @@ struct Route {
   RouteView view;
   Layout layout = Layout::token_major;
   int64_t rows = 0;      // of the dispatch's output
+  int64_t num_received = 0;
   int32_t max_tokens = 0;
   int32_t alignment = 1;
   bool fixed_size = false;
   bool has_weights = false;
-  int64_t num_dropped = 0;
   uint64_t buffer = 0;
   uint64_t incarnation = 0;
 };

@@ -1,5 +1,4 @@
-// What the host learns of a call whose steps run elsewhere: written by the step's leader to memory that the host can read,
-// so that it need not look into the device's.
+// What the host learns of a step: where steps run elsewhere, their leader writes it to memory that the host can read.
 #pragma once
 
 #include <cstdint>
@@ -21,42 +20,59 @@ struct Report {
   int32_t lane = 0;
   int32_t rounds = 0;
   int32_t refused_by = -1;
-  Refusal refusal;
-  Fault fault;
-  int32_t count[kMaxRanks] = {};   // rows from each source
-  uint8_t status[kMaxRanks] = {};  // SourceStatus
+  Refusal refusal;  // if refused_by is a rank
+  Fault fault;      // if faulted
+  int32_t sent[kMaxRanks] = {};     // rows to each rank
+  int32_t count[kMaxRanks] = {};    // rows from each rank
+  uint8_t status[kMaxRanks] = {};   // SourceStatus
+  uint8_t counted[kMaxRanks] = {};  // see CallState
+
+  HEDDLE_HD bool is_live(int peer) const { return status[peer] == static_cast<uint8_t>(SourceStatus::arrived); }
 };
 
 HEDDLE_HD inline void report_call(const Call& call, Report& report) {
   const Ledger& ledger = *call.ctx.ledger;
   const CallState& state = *call.state;
   report.incarnation = ledger.incarnation;
-  report.fault = ledger.fault;
   report.seq = state.seq;
   report.lane = state.lane;
   report.rounds = most_rounds(call);
   report.refused_by = state.refused_by;
-  report.refusal = state.refusal;
+  if (state.refused_by >= 0) report.refusal = state.refusal;
   for (int peer = 0; peer < call.ctx.topo.world; ++peer) {
     report.count[peer] = state.count[peer];
     report.status[peer] = state.status[peer];
+    report.counted[peer] = state.counted[peer];
   }
   report.faulted = ledger.is_faulted();
+  if (report.faulted != 0) report.fault = ledger.fault;
 }
+
+HEDDLE_HD inline bool has_sizes(const Call& call) { return !call.refusal.is_set() && !call.ctx.ledger->is_faulted(); }
 
 /// After dispatch_headers.
 HEDDLE_HD inline void report_sizes(const DispatchArgs& args, Report& report) {
   const Topology& topo = args.call.ctx.topo;
-  if (args.call.refusal.is_set() || args.call.ctx.ledger->is_faulted()) return;
+  if (!has_sizes(args.call)) return;
   report.received = args.route.recv_offset[topo.world];
   const bool token_major = args.call.shape.layout == Layout::token_major;
   report.rows = token_major ? report.received : args.out.expert_offsets[topo.num_local(topo.rank)];
+  for (int peer = 0; peer < topo.world; ++peer) report.sent[peer] = args.plan.sends(peer);
 }
 
 /// After dispatch_receive.
 HEDDLE_HD inline void report_drops(const DispatchArgs& args, Report& report) {
-  if (args.call.refusal.is_set() || args.out.num_dropped == nullptr) return;
-  report.num_dropped = *args.out.num_dropped;
+  report_sizes(args, report);
+  if (!has_sizes(args.call)) return;
+  if (args.out.num_dropped != nullptr) report.num_dropped = *args.out.num_dropped;
+}
+
+/// After combine_receive.
+HEDDLE_HD inline void report_results(const CombineArgs& args, Report& report) {
+  if (!has_sizes(args.call)) return;
+  for (int peer = 0; peer < args.call.ctx.topo.world; ++peer) {
+    report.sent[peer] = args.route.recv_offset[peer + 1] - args.route.recv_offset[peer];
+  }
 }
 
 /// By one thread, which has seen what the step wrote.

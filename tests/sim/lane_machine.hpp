@@ -1,15 +1,11 @@
 // A rank whose steps are run by the lanes of a LaneCrew.
 #pragma once
 
-#include <cstdlib>
 #include <cstring>
 
 #include "bootstrap/bootstrap.hpp"
+#include "cpu/cpu_backend.hpp"
 #include "memory/symmetric_memory.hpp"
-#include "protocol/combine.hpp"
-#include "protocol/dispatch.hpp"
-#include "protocol/plan.hpp"
-#include "protocol/reset.hpp"
 #include "sim/lane_crew.hpp"
 #include "support/machine.hpp"
 
@@ -25,61 +21,10 @@ class LanePort : public DirectPort {
   }
 };
 
-class LaneBackend : public Backend {
+class LaneBackend : public CpuBackend<LanePort, LaneCrew> {
  public:
   LaneBackend(const PeerView& windows, const LaneShape& shape, uint64_t seed)
-      : port_(windows, PeerView{}), crew_(shape, seed) {}
-
-  std::shared_ptr<void> allocate(size_t bytes) override {
-    return {std::calloc(bytes > 0 ? bytes : 1, 1), [](void* memory) { std::free(memory); }};
-  }
-  int64_t plan_lanes() const override { return crew_.size(); }
-
-  void plan(const Topology& topo, const PlanView& view) override {
-    run([&](const Lane& lane) {
-      make_plan(lane, topo, view);
-      return true;
-    });
-  }
-  bool dispatch_send(const DispatchArgs& a) override {
-    return run([&](const Lane& lane) { return heddle::dispatch_send(lane, port_, a); });
-  }
-  bool dispatch_headers(const DispatchArgs& a) override {
-    return run([&](const Lane& lane) { return heddle::dispatch_headers(lane, port_, a); });
-  }
-  bool dispatch_receive(const DispatchArgs& a) override {
-    return run([&](const Lane& lane) { return heddle::dispatch_receive(lane, port_, a); });
-  }
-  bool combine_send(const CombineArgs& a) override {
-    return run([&](const Lane& lane) { return heddle::combine_send(lane, port_, a); });
-  }
-  bool combine_headers(const CombineArgs& a) override {
-    return run([&](const Lane& lane) { return heddle::combine_headers(lane, port_, a); });
-  }
-  bool combine_receive(const CombineArgs& a) override {
-    return run([&](const Lane& lane) { return heddle::combine_receive(lane, port_, a); });
-  }
-
-  void drain() override {}
-  void publish_fault(const Context& ctx) override { heddle::publish_fault(port_, ctx); }
-  void close_pair(const Context& ctx, int peer) override { heddle::close_pair(port_, ctx, peer); }
-  void announce_destroyed(const Context& ctx) override { heddle::announce_destroyed(port_, ctx); }
-  bool reset(const Context& ctx, const RankSet& members, RankSet& missing) override {
-    return heddle::reset(port_, ctx, members, missing);
-  }
-  const std::byte* window() override { return port_.local(); }
-  uint64_t now() override { return port_.now(); }
-  void relax(int attempt) override { port_.relax(attempt); }
-
- protected:
-  template <class Step>
-  bool run(const Step& step) {
-    return crew_.run(step);
-  }
-
- private:
-  LanePort port_;
-  LaneCrew crew_;
+      : CpuBackend(LanePort(windows, PeerView{}), shape, seed) {}
 };
 
 class LaneMachine : public Machine {
