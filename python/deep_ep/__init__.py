@@ -1,0 +1,24 @@
+"""deep_ep, over Heddle: programs written for DeepEP run as they are, on CPU tensors too. docs/deep_ep.md lists every
+name.
+
+Importing it touches no device and starts no thread.
+"""
+
+from .buffer import Buffer
+from .checks import topk_idx_t
+from .config import Config
+from .group import get_logical_domain_size, get_physical_domain_size
+from .utils.event import EventHandle, EventOverlap
+
+__version__ = "2.5.0+heddle"
+
+__all__ = [
+    "Buffer",
+    "Config",
+    "EventHandle",
+    "EventOverlap",
+    "__version__",
+    "get_logical_domain_size",
+    "get_physical_domain_size",
+    "topk_idx_t",
+]

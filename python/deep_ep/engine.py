@@ -1,0 +1,122 @@
+"""The heddle buffers behind one buffer of deep_ep.
+
+Heddle is told the number of experts when a buffer is made, callers here tell it at the first call: so there is a
+heddle.Buffer for each number of experts, made when it is first needed. All ranks make the same calls, so that is
+collective.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import heddle
+
+from .sizes import LEAST_WINDOW
+
+
+class Engine:
+    """Heddle buffers of one group, by number of experts.
+
+    window_bytes     memory that peers write to, bytes a rank and buffer; 0 = Heddle's default
+    timeout          how long a call waits for a peer, seconds
+    mask_late_peers  a peer that misses it is left out, instead of failing the call
+    """
+
+    def __init__(
+        self, bootstrap: heddle.Bootstrap, *, window_bytes: int, timeout: float, mask_late_peers: bool = False
+    ) -> None:
+        self.bootstrap = bootstrap
+        self.rank = bootstrap.rank
+        self.size = bootstrap.size
+        self._window_bytes = window_bytes and max(window_bytes, LEAST_WINDOW)
+        self._timeout = timeout
+        self._mask_late_peers = mask_late_peers
+        self._lock = threading.Lock()
+        self._current: dict[int, heddle.Buffer] = {}
+        self._windows: dict[int, int] = {}
+        self._all: list[heddle.Buffer] = []
+        self._masked: set[int] = set()
+        self._destroyed = False
+
+    def buffer(self, experts: int, window_bytes: int = 0) -> heddle.Buffer:
+        """The buffer for `experts`, with at least `window_bytes`. Collective where it has to be made: at the first
+        call, and where a later one needs more memory. The older buffer stays for the handles that it made."""
+        with self._lock:
+            self.check_alive()
+            if experts not in self._current or window_bytes > self._windows[experts]:
+                self._make(experts, window_bytes)
+            return self._current[experts]
+
+    def any_buffer(self) -> heddle.Buffer:
+        """A buffer for rows that have no experts."""
+        with self._lock:
+            self.check_alive()
+            if not self._current:
+                self._make(self.size, 0)
+            return next(iter(self._current.values()))
+
+    def _make(self, experts: int, window_bytes: int) -> None:
+        window = max(self._window_bytes, window_bytes)
+        if 0 < window_bytes and self._window_bytes == 0:
+            window = max(window, 256 << 20)
+        buffer = heddle.Buffer(
+            self.bootstrap,
+            experts=experts,
+            window_bytes=window,
+            timeout=self._timeout,
+            mask_late_peers=self._mask_late_peers,
+        )
+        self._windows[experts] = window or 256 << 20
+        self._current[experts] = buffer
+        self._all.append(buffer)
+        for rank in self._masked:
+            buffer.mask(rank)
+
+    def check_alive(self) -> None:
+        """Raises DestroyedError after destroy()."""
+        if self._destroyed:
+            raise heddle.DestroyedError("the buffer was destroyed; make a new one")
+
+    def mask(self, rank: int) -> None:
+        self._masked.add(rank)
+        for buffer in self._all:
+            buffer.mask(rank)
+
+    def masked(self) -> set[int]:
+        """Ranks that are left out, by hand or because they were late."""
+        return self._masked.union(*(buffer.masked() for buffer in self._all))
+
+    def unmask(self) -> None:
+        """Takes all ranks in again. Collective."""
+        self.check_alive()
+        self._masked.clear()
+        for buffer in self._all:
+            buffer.reset()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of memory that the buffers made so far take on this rank."""
+        return sum(buffer.predicted_bytes for buffer in self._all)
+
+    def barrier(self) -> None:
+        self.check_alive()
+        self.bootstrap.barrier()
+
+    def destroy(self) -> None:
+        """Local. Idempotent."""
+        self._destroyed = True
+        for buffer in self._all:
+            buffer.destroy()
+        self._current.clear()
+        self._all.clear()
+
+
+@contextmanager
+def telling_others(buffer: heddle.Buffer, operation: str) -> Iterator[None]:
+    """An error inside makes the other ranks, which make the call, raise as well; the next call works."""
+    core = buffer._core
+    refuse: Callable[[str], None] = core.refuse_dispatch if operation == "dispatch" else core.refuse_combine
+    with buffer._refusing(refuse):
+        yield

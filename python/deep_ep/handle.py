@@ -1,0 +1,105 @@
+"""The handle of a V1 dispatch: a flat tuple of tensors, so that autograd can save, copy and give it back.
+
+0 rank_prefix_matrix [R, R] int32: [i, own rank] = tokens received from ranks 0 to i; other columns are 0
+1 source_tokens      [R] int32: tokens of each rank's batch
+2 recv_ids           [n, K] int32: local expert ids of the received tokens, -1 = not of this rank
+3 recv_src_idx       [n] int32: index of each received token in its rank's batch
+4 is_token_in_rank   [N, R] bool
+5 topk_idx           [N, K] int32; K = 0 for a dispatch without expert ids
+6 numbers            [3] int64 on the CPU: format, experts, rows of the dispatch's output
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import heddle
+import torch
+from heddle import UsageError
+
+FORMAT = 0x48454431  # tells our handles from others' tuples
+NAMES = (
+    "rank_prefix_matrix",
+    "source_tokens",
+    "recv_ids",
+    "recv_src_idx",
+    "is_token_in_rank",
+    "topk_idx",
+    "numbers",
+)
+
+
+class Route(NamedTuple):
+    """What a handle says."""
+
+    experts: int
+    rows: int
+    rank_prefix_matrix: torch.Tensor
+    source_tokens: torch.Tensor
+    recv_ids: torch.Tensor
+    recv_src_idx: torch.Tensor
+    is_token_in_rank: torch.Tensor
+    topk_idx: torch.Tensor
+
+
+def pack(
+    received: heddle.Received, experts: int, is_token_in_rank: torch.Tensor, rank: int
+) -> tuple[torch.Tensor, ...]:
+    """The tensors of a dispatch's handle."""
+    route = received.handle
+    offset = route.recv_offset
+    ranks = len(offset) - 1
+    matrix = torch.zeros(ranks, ranks, dtype=torch.int32, device=offset.device)
+    matrix[:, rank] = offset[1:]
+    tokens, topk = is_token_in_rank.shape[0], route.plan.topk
+    return (
+        matrix,
+        route.source_tokens,
+        route.recv_ids if topk else offset.new_zeros(route.num_received, 0),
+        route.recv_token,
+        is_token_in_rank.to(torch.bool),
+        route.plan.ids if topk else offset.new_zeros(tokens, 0),
+        torch.tensor([FORMAT, experts, received.x.shape[0]], dtype=torch.int64),
+    )
+
+
+def unpack(handle: Any) -> Route:
+    """Raises UsageError for anything but such a tuple, or a list of the same."""
+    if not isinstance(handle, (tuple, list)):
+        raise UsageError(f"handle is a {type(handle).__name__}, legal: the tuple of tensors that dispatch returned")
+    if len(handle) != len(NAMES):
+        raise UsageError(f"handle has {len(handle)} entries, legal: {len(NAMES)} ({', '.join(NAMES)})")
+    for name, tensor in zip(NAMES, handle, strict=True):
+        if not isinstance(tensor, torch.Tensor):
+            raise UsageError(f"handle's {name} is a {type(tensor).__name__}, legal: a tensor")
+    numbers = handle[-1].tolist() if handle[-1].dim() == 1 else []
+    if len(numbers) != 3 or numbers[0] != FORMAT:
+        raise UsageError(f"handle's numbers are {numbers}, legal: those of a dispatch of this package")
+    return Route(numbers[1], numbers[2], *handle[:-1])
+
+
+def plan_of(buffer: heddle.Buffer, topk_idx: torch.Tensor | None, is_token_in_rank: torch.Tensor | None) -> heddle.Plan:
+    """The route of a batch: by its expert ids if there are any, else by the ranks that its tokens go to."""
+    if topk_idx is not None and topk_idx.shape[1] > 0:
+        return buffer.plan(topk_idx)
+    return buffer.plan_from_rank_map(is_token_in_rank)
+
+
+def heddle_handle(buffer: heddle.Buffer, route: Route) -> heddle.Handle:
+    """The same route for heddle.
+
+    Raises UsageError for tensors that are not of one dispatch of this buffer.
+    """
+    prefix = route.rank_prefix_matrix
+    if prefix.dim() != 2 or prefix.shape != (buffer.size, buffer.size):
+        raise UsageError(
+            f"handle's rank_prefix_matrix is {list(prefix.shape)}, legal: [{buffer.size}, {buffer.size}], of this group"
+        )
+    offset = torch.cat([prefix.new_zeros(1), prefix[:, buffer.rank]])
+    return buffer.handle(
+        plan_of(buffer, route.topk_idx, route.is_token_in_rank),
+        recv_offset=offset,
+        recv_token=route.recv_src_idx,
+        source_tokens=route.source_tokens,
+        recv_ids=route.recv_ids,
+    )

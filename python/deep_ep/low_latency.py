@@ -1,0 +1,416 @@
+"""The low-latency half of Buffer: slabs of tokens by local expert, calls that can be split into send and receive."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import heddle
+import torch
+from heddle import UsageError
+
+from . import nvfp4
+from .checks import check_ids, check_int32, check_weights, positive, refuse_fork
+from .engine import Engine, telling_others
+from .signals import wait_for_experts, wait_for_rows
+from .sizes import low_latency_window
+from .streams import CommStream, on, raw
+from .utils.event import EventOverlap
+
+# Handles are plain tuples; what combine needs beyond them hangs on their first tensor under this name.
+_ROUTE = "_heddle_route"
+
+
+class _Route(NamedTuple):
+    buffer: heddle.Buffer
+    handle: heddle.Handle
+    tokens: int
+    topk: int
+
+
+class _Form(NamedTuple):
+    """What travels for x, and how the results are made of what arrives."""
+
+    rows: torch.Tensor
+    scales: torch.Tensor | None
+    quantise: str
+    outputs: Callable[[heddle.Received], Any]
+    finish: Callable[[heddle.Received, Any], None]
+
+
+class LowLatency:
+    """Mixed into Buffer. M most tokens of a rank in a call, the same on all."""
+
+    rank: int
+    group_size: int
+    enable_shrink: bool
+    runtime: Engine
+    _comm_stream: CommStream
+
+    def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
+        """Nothing to do: modes share no memory."""
+        positive("num_max_dispatch_tokens_per_rank", num_max_dispatch_tokens_per_rank)
+        positive("hidden", hidden)
+        positive("num_experts", num_experts)
+        self.runtime.check_alive()
+
+    def low_latency_dispatch(
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        num_max_dispatch_tokens_per_rank: int,
+        num_experts: int,
+        cumulative_local_expert_recv_stats: torch.Tensor | None = None,
+        dispatch_wait_recv_cost_stats: torch.Tensor | None = None,
+        use_fp8: bool = True,
+        round_scale: bool = False,
+        use_ue8m0: bool = False,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+        *,
+        topk_weights: torch.Tensor | None = None,
+        use_nvfp4: bool = False,
+        x_global_scale: torch.Tensor | None = None,
+        use_ue8m0_for_sf: bool = False,
+        pertoken_quant: bool = False,
+    ) -> tuple[Any, ...]:
+        """Sends tokens to their experts' slabs. Collective; every rank names the same M and E.
+
+        x         [N, H] bfloat16
+        topk_idx  [N, K], -1 = none
+        cumulative_local_expert_recv_stats  [L] int32, gets the received rows added
+        dispatch_wait_recv_cost_stats       [R] or [R, R] int64, gets the nanoseconds of the receive added, for all
+                                            others
+        use_fp8      rows become float8_e4m3fn with a scale for each 128 channels; round_scale: powers of two;
+                     use_ue8m0: as exponent bytes, four to an int32
+        use_nvfp4    with use_fp8=False: rows become 4-bit with x_global_scale (branch hybrid-ep)
+        pertoken_quant  one float32 scale a token (rtp-llm)
+        topk_weights [N, K] float32: travel as well, and the result has two more tensors (branch hybrid-ep)
+        return_recv_hook  sends only; hook() receives. At most two such calls may be open; a third receives the first
+
+        Returns (recv_x [L, R M, H], or (rows, scales); recv_count [L] int32; handle (src_info [L, R M] int32,
+        layout_range [L, R] int64, M, H, E); event; hook or None). Only the first recv_count[e] rows of a slab are
+        valid; a rank's rows lie together. With topk_weights after recv_count: weights [L, R M] float32, source ranks
+        [L, R M] int32.
+        """
+        tokens = positive("num_max_dispatch_tokens_per_rank", num_max_dispatch_tokens_per_rank)
+        experts = positive("num_experts", num_experts)
+        check_ids(topk_idx)
+        _check_x(x)
+        window = low_latency_window(tokens, x.shape[1], self.group_size, experts, topk_idx.shape[1])
+        buffer = self.runtime.buffer(experts, window)
+        with telling_others(buffer, "dispatch"):
+            _check_modes(async_finish, return_recv_hook)
+            refuse_fork("use_ue8m0_for_sf", use_ue8m0_for_sf, False, "upstream's is unfinished")
+            form = _form_of(x, use_fp8, round_scale, use_ue8m0, use_nvfp4, x_global_scale, pertoken_quant)
+            if topk_weights is not None:
+                check_weights(topk_weights, tuple(topk_idx.shape))
+            stats = self._stats(buffer, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
+            plan = buffer.plan(topk_idx)
+            if plan.tokens != x.shape[0]:
+                raise UsageError(f"topk_idx has {plan.tokens} rows, legal: {x.shape[0]}, as x")
+        options: dict[str, Any] = {"layout": "slab", "quantise": form.quantise, "max_tokens": tokens}
+        call = lambda send: send(  # noqa: E731
+            plan, form.rows, scales=form.scales, weights=topk_weights, stream=raw(x), **options
+        )
+        began, result = self._start(call, buffer.dispatch_send, buffer.dispatch, return_recv_hook)
+        outputs = form.outputs(result)
+
+        def finish(seconds: float) -> None:
+            form.finish(result, outputs)
+            stats(result, seconds)
+
+        handle = self._handle(buffer, result, tokens, x.shape[1], experts, plan)
+        event, hook = self._end(began, finish, async_finish)
+        if topk_weights is None:
+            return outputs, result.num_per_expert, handle, event, hook
+        sources = result.row_source.view(handle[0].shape)
+        return outputs, result.num_per_expert, result.weights.view(sources.shape), sources, handle, event, hook
+
+    def _handle(
+        self,
+        buffer: heddle.Buffer,
+        received: heddle.Received,
+        tokens: int,
+        hidden: int,
+        experts: int,
+        plan: heddle.Plan,
+    ) -> tuple[torch.Tensor, torch.Tensor, int, int, int]:
+        src_info = received.row_token.view(len(buffer.local_experts), self.group_size * tokens)
+        setattr(src_info, _ROUTE, _Route(buffer, received.handle, plan.tokens, plan.topk))
+        return src_info, received.layout_range, tokens, hidden, experts
+
+    def low_latency_combine(
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        topk_weights: torch.Tensor,
+        handle: tuple[Any, ...],
+        use_logfmt: bool = False,
+        zero_copy: bool = False,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+        out: torch.Tensor | None = None,
+        combine_wait_recv_cost_stats: torch.Tensor | None = None,
+        *,
+        overlap: bool = False,
+        packed_recv_count: torch.Tensor | None = None,
+        comp_signal: torch.Tensor | None = None,
+        block_m: int = 64,
+        threshold: int = 0,
+        num_sms: int = 3,
+        src_signals: torch.Tensor | None = None,
+        src_signal_expect_value: int = 0,
+        opt_level: int = 0,
+    ) -> tuple[torch.Tensor, EventOverlap, Callable[[], None] | None]:
+        """Brings the experts' rows back: [N, H], each token's weighted sum. Collective.
+
+        x             [L, R M, H] bfloat16; with zero_copy what get_next_low_latency_combine_buffer() returned is read
+        topk_idx, topk_weights  [N, K] as in the dispatch; float32
+        handle        of the dispatch
+        use_logfmt    accepted: rows travel as they are, which loses nothing
+        out           [N, H] to write to
+        combine_wait_recv_cost_stats  [R] or [R, R] int64, gets the nanoseconds of the receive added, for all others
+        overlap       rows are read once their signals say so: comp_signal [L ceil(R M / 64)] int32 with
+                      packed_recv_count, block_m, threshold; or src_signals [L] uint32 with src_signal_expect_value. On
+                      the CPU
+
+        Returns (combined [N, H], event, hook or None).
+        """
+        route = _route_of(handle)
+        buffer = route.buffer
+        with telling_others(buffer, "combine"):
+            _check_modes(async_finish, return_recv_hook)
+            rows = self._rows_to_send(x, handle, zero_copy, use_logfmt)
+            _check_combine(topk_idx, topk_weights, route, out, handle[3], x.dtype)
+            stats = self._wait_stats("combine_wait_recv_cost_stats", combine_wait_recv_cost_stats)
+            if overlap and comp_signal is not None:
+                if not return_recv_hook:
+                    raise UsageError("return_recv_hook is False, legal with overlap and comp_signal: True")
+                wait_for_rows(comp_signal, packed_recv_count, rows.shape[1], block_m, threshold, num_sms)
+            elif overlap:
+                wait_for_experts(src_signals, len(buffer.local_experts), src_signal_expect_value)
+        target = (
+            out if out is None or out.stride(1) == 1 else torch.empty_like(out, memory_format=torch.contiguous_format)
+        )
+        sent = rows if rows.is_contiguous() else _as_rows(rows)
+        call = lambda send: send(  # noqa: E731
+            route.handle, sent, weights=topk_weights.contiguous(), out=target, stream=raw(x)
+        )
+        began, result = self._start(call, buffer.combine_send, buffer.combine, return_recv_hook)
+
+        def finish(seconds: float) -> None:
+            if target is not out:
+                out.copy_(target)
+            stats(seconds)
+
+        combined = result.x if out is None else out
+        event, hook = self._end(began, finish, async_finish)
+        return combined, event, hook
+
+    # --- both ---
+
+    def _start(self, call: Any, send: Any, whole: Any, is_split: bool) -> tuple[Any, Any]:
+        """(what _end needs, the result): sent, and received unless the call is split."""
+        if is_split:
+            split = call(send)
+            return split, split.result
+        started = time.perf_counter()
+        done, event = self._comm_stream.run(lambda: call(whole), [], is_async=False)
+        return time.perf_counter() - started, done
+
+    def _end(self, began: Any, finish: Callable[[float], None], is_async: bool) -> tuple[EventOverlap, Any]:
+        if isinstance(began, float):
+            finish(began)
+            _, event = self._comm_stream.run(lambda: None, [], is_async=is_async)
+            return event, None
+        stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else self._comm_stream.get()
+        waiting: list[Any] = [began]
+
+        def hook() -> None:
+            if not waiting:
+                return
+            split = waiting.pop()
+            with on(stream):
+                started = time.perf_counter()
+                split.receive()
+                finish(time.perf_counter() - started)
+
+        return EventOverlap(None), hook
+
+    def _stats(
+        self, buffer: heddle.Buffer, counts: torch.Tensor | None, waits: torch.Tensor | None
+    ) -> Callable[[heddle.Received, float], None]:
+        if counts is not None:
+            check_int32(counts, (len(buffer.local_experts),), "cumulative_local_expert_recv_stats")
+        add_wait = self._wait_stats("dispatch_wait_recv_cost_stats", waits)
+
+        def add(received: heddle.Received, seconds: float) -> None:
+            if counts is not None:
+                counts.add_(received.num_per_expert)
+            add_wait(seconds)
+
+        return add
+
+    def _wait_stats(self, name: str, waits: torch.Tensor | None) -> Callable[[float], None]:
+        if waits is None:
+            return lambda seconds: None
+        ranks = self.group_size
+        shape = (ranks, ranks) if isinstance(waits, torch.Tensor) and waits.dim() == 2 else (ranks,)
+        check_int32(waits, shape, name, torch.int64)
+        others = torch.ones(ranks, dtype=torch.int64, device=waits.device)
+        others[self.rank] = 0
+        row = waits[self.rank] if waits.dim() == 2 else waits
+        return lambda seconds: row.add_(others * int(seconds * 1e9)) and None
+
+    def get_next_low_latency_combine_buffer(self, handle: tuple[Any, ...]) -> torch.Tensor:
+        """[L, R M, H] bfloat16 with rows H + H / 64 apart: written to, then combined by zero_copy=True."""
+        route = _route_of(handle)
+        rows, hidden = handle[0].shape[1], handle[3]
+        pitch = hidden + hidden // 64
+        key = (handle[0].shape[0], rows, hidden)
+        if key not in self._combine_buffers:
+            self._combine_buffers[key] = torch.zeros(
+                key[0] * rows * pitch, dtype=torch.bfloat16, device=route.handle.recv_token.device
+            )
+        return self._combine_buffers[key].as_strided((key[0], rows, hidden), (rows * pitch, pitch, 1))
+
+    @property
+    def _combine_buffers(self) -> dict[tuple[int, int, int], torch.Tensor]:
+        return self.__dict__.setdefault("_combine_buffers_made", {})
+
+    def _rows_to_send(self, x: Any, handle: tuple[Any, ...], zero_copy: bool, use_logfmt: bool) -> torch.Tensor:
+        shape = (*handle[0].shape, handle[3])
+        if not isinstance(x, torch.Tensor) or tuple(x.shape) != shape:
+            seen = list(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
+            raise UsageError(f"x is {seen}, legal: {list(shape)}, as the dispatch's slabs")
+        if zero_copy and use_logfmt:
+            raise UsageError("use_logfmt is True with zero_copy, legal: one of them")
+        if not zero_copy:
+            return x
+        key = shape
+        if key not in self._combine_buffers:
+            raise UsageError("zero_copy is True, legal after get_next_low_latency_combine_buffer(handle)")
+        return self.get_next_low_latency_combine_buffer(handle)
+
+    # --- masks ---
+
+    def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
+        """Leaves a rank out (mask=True) until low_latency_clean_mask_buffer(). False for one rank is not possible: the
+        ranks must agree on who is in."""
+        self._check_shrink("low_latency_update_mask_buffer")
+        if not 0 <= rank_to_mask < self.group_size:
+            raise UsageError(f"rank_to_mask = {rank_to_mask}, legal: 0 to {self.group_size - 1}")
+        if rank_to_mask == self.rank:
+            raise UsageError(f"rank_to_mask = {rank_to_mask}, legal: another rank than the own")
+        if mask:
+            self.runtime.mask(rank_to_mask)
+        elif rank_to_mask in self.runtime.masked():
+            raise UsageError("mask is False for a masked rank, legal: low_latency_clean_mask_buffer() on every rank")
+
+    def low_latency_query_mask_buffer(self, mask_status: torch.Tensor) -> None:
+        """Writes 1 to mask_status [R] int32 for each rank that is left out, else 0."""
+        self._check_shrink("low_latency_query_mask_buffer")
+        check_int32(mask_status, (self.group_size,), "mask_status")
+        masked = self.runtime.masked()
+        mask_status.copy_(torch.tensor([int(rank in masked) for rank in range(self.group_size)], dtype=torch.int32))
+
+    def low_latency_clean_mask_buffer(self) -> None:
+        """Takes all ranks in again. Collective, with the deadline of a call; handles of before are stale."""
+        self._check_shrink("low_latency_clean_mask_buffer")
+        self.runtime.unmask()
+
+    def _check_shrink(self, method: str) -> None:
+        if not self.enable_shrink:
+            raise UsageError(f"enable_shrink is False, legal for {method}(): True, as the buffer was made")
+
+
+def _check_x(x: Any) -> None:
+    if not isinstance(x, torch.Tensor) or x.dim() != 2:
+        raise UsageError(f"x is {type(x).__name__}, legal: bfloat16 [tokens, hidden]")
+
+
+def _check_modes(async_finish: bool, return_recv_hook: bool) -> None:
+    if async_finish and return_recv_hook:
+        raise UsageError("async_finish is True with return_recv_hook, legal: one of them")
+
+
+def _form_of(
+    x: torch.Tensor, use_fp8: bool, round_scale: bool, use_ue8m0: bool, use_nvfp4: bool, scale: Any, per_token: bool
+) -> _Form:
+    if use_ue8m0 and not round_scale:
+        raise UsageError("use_ue8m0 is True with round_scale False, legal: both")
+    if use_nvfp4:
+        if use_fp8:
+            raise UsageError("use_fp8 is True with use_nvfp4, legal: False")
+        return _nvfp4_form(x, scale)
+    if per_token:
+        return _per_token_form(x, use_ue8m0, round_scale)
+    if not use_fp8:
+        return _Form(x, None, "none", lambda got: got.x, _nothing)
+    if x.dtype != torch.bfloat16:
+        raise UsageError(f"x is {x.dtype}, legal with use_fp8: bfloat16")
+    how = "fp8_ue8m0" if use_ue8m0 else "fp8_pow2" if round_scale else "fp8"
+    return _Form(x, None, how, lambda got: (got.x, got.scales), _nothing)
+
+
+def _nothing(received: heddle.Received, outputs: Any) -> None:
+    pass
+
+
+def _nvfp4_form(x: torch.Tensor, global_scale: Any) -> _Form:
+    nvfp4.check(x, global_scale)
+    packed, scales = nvfp4.quantise(x, global_scale)
+    hidden = x.shape[1]
+
+    def outputs(received: heddle.Received) -> tuple[torch.Tensor, torch.Tensor]:
+        experts, rows, _ = received.x.shape
+        _, sf = nvfp4.empty_outputs(experts, rows, hidden, x.device)
+        return received.x.permute(1, 2, 0), sf
+
+    def finish(received: heddle.Received, made: Any) -> None:
+        nvfp4.place_scales(made[1], received.scales.contiguous().view(torch.uint8))
+
+    return _Form(packed.contiguous(), scales.contiguous().view(torch.int32), "none", outputs, finish)
+
+
+def _per_token_form(x: torch.Tensor, use_ue8m0: bool, round_scale: bool) -> _Form:
+    if x.dtype != torch.bfloat16:
+        raise UsageError(f"x is {x.dtype}, legal with pertoken_quant: bfloat16")
+    wide = x.to(torch.float32)
+    largest = wide.abs().amax(dim=1, keepdim=True).clamp(min=1e-4)
+    scale = largest / 448.0
+    if round_scale:
+        scale = torch.exp2(torch.ceil(torch.log2(scale)))
+    rows = (wide / scale).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
+    scales = scale.view(torch.int32) >> 23 if use_ue8m0 else scale
+    return _Form(rows, scales, "none", lambda got: (got.x, got.scales), _nothing)
+
+
+def _route_of(handle: Any) -> _Route:
+    legal = "legal: the handle of a low_latency_dispatch, with its own first tensor"
+    if not isinstance(handle, (tuple, list)) or len(handle) != 5:
+        raise UsageError(f"handle is {type(handle).__name__}, {legal}")
+    route = getattr(handle[0], _ROUTE, None)
+    if not isinstance(route, _Route):
+        raise UsageError(f"handle's src_info is of no dispatch of this package, {legal}")
+    return route
+
+
+def _check_combine(ids: Any, weights: Any, route: _Route, out: Any, hidden: int, dtype: torch.dtype) -> None:
+    check_ids(ids)
+    if tuple(ids.shape) != (route.tokens, route.topk):
+        raise UsageError(f"topk_idx is {list(ids.shape)}, legal: {[route.tokens, route.topk]}, as in the dispatch")
+    check_weights(weights, (route.tokens, route.topk))
+    if out is not None and (not isinstance(out, torch.Tensor) or tuple(out.shape) != (route.tokens, hidden)):
+        raise UsageError(f"out is not {dtype} {[route.tokens, hidden]}, legal: that, or None")
+    if out is not None and out.dtype != dtype:
+        raise UsageError(f"out is {out.dtype}, legal: {dtype}, as x")
+
+
+def _as_rows(x: torch.Tensor) -> torch.Tensor:
+    """[L, R M, H] whose rows lie evenly apart, as [L R M, H]; else a copy."""
+    if x.stride(2) == 1 and x.stride(0) == x.shape[1] * x.stride(1):
+        return x.flatten(0, 1)
+    return x.contiguous()
