@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,16 @@ from .results import Combined, Received, Split
 from .route import Handle, Plan
 
 _alive: weakref.WeakSet[Buffer] = weakref.WeakSet()
+_by_key: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()
+_keys = itertools.count(1)
+
+
+def buffer_of(key: int) -> Buffer:
+    """The buffer of this process whose `key` it is."""
+    buffer = _by_key.get(int(key))  # where torch.compile makes a symbol of it, for this buffer only
+    if buffer is None:
+        raise UsageError(f"key = {key} is no buffer that is alive")
+    return buffer
 
 
 class Buffer:
@@ -73,7 +84,10 @@ class Buffer:
         )
         self._core: _core.Buffer = patiently(bootstrap, lambda: _core.Buffer(bootstrap, config))
         self._config = config
+        self.key: int = next(_keys)
+        """A number that stands for this buffer in this process, where only numbers can go."""
         _alive.add(self)
+        _by_key[self.key] = self
 
     @property
     def rank(self) -> int:

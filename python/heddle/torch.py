@@ -8,6 +8,8 @@
 The way back of a dispatch is a combine with the same handle, that of a combine a dispatch along the same route. So the
 backward pass is collective too: every rank must run it, in the same order. A rank without tokens has tensors of 0 rows,
 whose sum is 0, and takes part by including it in its loss.
+
+dispatch_rows() and combine_rows() are the same as operators of torch, for models that torch.compile sees.
 """
 
 from __future__ import annotations
@@ -19,8 +21,11 @@ from torch.autograd.function import once_differentiable
 
 from .bootstrap import from_group
 from .buffer import Buffer
+from .operators import Rows, combine_rows, dispatch_rows
 from .results import Received
 from .route import Handle, Plan
+
+__all__ = ["Rows", "Tokens", "buffer", "combine", "combine_rows", "dispatch", "dispatch_rows"]
 
 
 def buffer(group: Any = None, **settings: Any) -> Buffer:
