@@ -262,7 +262,11 @@ class LowLatency:
         others = torch.ones(ranks, dtype=torch.int64, device=waits.device)
         others[self.rank] = 0
         row = waits[self.rank] if waits.dim() == 2 else waits
-        return lambda seconds: row.add_(others * int(seconds * 1e9)) and None
+
+        def add(seconds: float) -> None:
+            row.add_(others * int(seconds * 1e9))
+
+        return add
 
     def get_next_low_latency_combine_buffer(self, handle: tuple[Any, ...]) -> torch.Tensor:
         """[L, R M, H] bfloat16 with rows H + H / 64 apart: written to, then combined by zero_copy=True."""
@@ -370,7 +374,7 @@ def _nvfp4_form(x: torch.Tensor, global_scale: Any) -> _Form:
         return received.x.permute(1, 2, 0), sf
 
     def finish(received: heddle.Received, made: Any) -> None:
-        nvfp4.place_scales(made[1], received.scales.contiguous().view(torch.uint8))
+        nvfp4.place_scales(made[1], received.scales.clone(memory_format=torch.contiguous_format).view(torch.uint8))
 
     return _Form(packed.contiguous(), scales.contiguous().view(torch.int32), "none", outputs, finish)
 

@@ -1,0 +1,174 @@
+"""What forks add to low latency, and their clients pass."""
+
+import deep_ep
+import oracle
+import pytest
+import torch
+from oracle import same
+from test_ll import EXPERTS, HIDDEN, MOST, back, check_slab, close, everyone, make
+from test_v1_errors import raises
+
+pytestmark = pytest.mark.ll
+
+
+def weights_body(rank, hook):
+    """topk_weights travel with the tokens, and say where each row comes from (branch hybrid-ep)."""
+    buffer = make(rank)
+    every = everyone(rank)
+    batch = every[rank.rank]
+    recv_x, count, weights, sources, handle, event, receive = buffer.low_latency_dispatch(
+        batch.x, batch.ids, MOST, EXPERTS, topk_weights=batch.weights, use_fp8=False, return_recv_hook=hook
+    )
+    if hook:
+        receive()
+    check_slab(rank, every, recv_x, count, handle)
+    assert weights.dtype == torch.float32 and sources.dtype == torch.int32
+    assert weights.shape == sources.shape == handle[0].shape
+    for local, expert in enumerate(oracle.owned(rank.rank, rank.size, EXPERTS)):
+        wanted = sorted(oracle.expert_rows(every, expert))
+        n = len(wanted)
+        seen = zip(sources[local, :n].tolist(), handle[0][local, :n].tolist(), weights[local, :n].tolist(), strict=True)
+        assert sorted(seen) == wanted
+
+
+@pytest.mark.parametrize("hook", [False, True])
+def test_weights_travel(world, hook):
+    world.run(weights_body, hook)
+
+
+MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def nvfp4_body(rank, hook):
+    buffer = make(rank)
+    every = everyone(rank)
+    batch = every[rank.rank]
+    gain = torch.tensor(448.0 * 6 / 8)
+    (q, sf), count, handle, _, receive = buffer.low_latency_dispatch(
+        batch.x, batch.ids, MOST, EXPERTS, use_fp8=False, use_nvfp4=True, x_global_scale=gain, return_recv_hook=hook
+    )
+    if hook:
+        receive()
+    experts, rows = handle[0].shape
+    tiles, columns = -(-rows // 128), HIDDEN // 64
+    assert q.shape == (rows, HIDDEN // 2, experts) and q.dtype == torch.uint8
+    assert q.stride() == (HIDDEN // 2, 1, rows * HIDDEN // 2)
+    assert sf.shape == (32, 4, tiles, 4, columns, experts) and sf.dtype == torch.float8_e4m3fn
+    assert sf.stride() == (16, 4, columns * 512, 1, 512, tiles * columns * 512)
+    check_slab(rank, every, None, count, handle)
+    table = torch.tensor([*MAGNITUDES, *(-m for m in MAGNITUDES)])
+    block = torch.arange(HIDDEN // 16)
+    for local in range(experts):
+        for source in range(rank.size):
+            packed = int(handle[1][local, source])
+            for row in range(packed >> 32, (packed >> 32) + (packed & 0xFFFFFFFF)):
+                x = every[source].x[int(handle[0][local, row])].float().unflatten(0, (-1, 16))
+                scale = (gain * (x.abs().amax(dim=1) * (1 / 6))).clamp(max=448).to(torch.float8_e4m3fn)
+                seen = sf[row % 32, row % 128 // 32, row // 128, block % 4, block // 4, local]
+                same(seen.contiguous().view(torch.uint8), scale.view(torch.uint8), "scales of 16 channels")
+                codes = q[row, :, local]
+                values = table[torch.stack([codes & 15, codes >> 4], dim=1).flatten().long()].unflatten(0, (-1, 16))
+                step = scale.float()[:, None] / gain
+                nearest = (values * step - x).abs()
+                best = (table[None, None, :] * step[:, :, None] - x[:, :, None]).abs().amin(dim=2)
+                assert torch.allclose(nearest, best, atol=1e-5), "an element is not the nearest"
+
+
+@pytest.mark.parametrize("hook", [False, True])
+def test_nvfp4_bit_by_bit(world, hook):
+    world.run(nvfp4_body, hook)
+
+
+def per_token_body(rank, use_ue8m0):
+    buffer = make(rank)
+    every = everyone(rank)
+    batch = every[rank.rank]
+    (q, scales), count, handle, _, _ = buffer.low_latency_dispatch(
+        batch.x, batch.ids, MOST, EXPERTS, pertoken_quant=True, round_scale=use_ue8m0, use_ue8m0=use_ue8m0
+    )
+    check_slab(rank, every, None, count, handle)
+    assert scales.shape == (*handle[0].shape, 1)
+    wide = (scales << 23).view(torch.float32) if use_ue8m0 else scales
+    y = (q.float() * wide).to(torch.bfloat16)
+    y[:, 0] = torch.where(count[:, None] > 0, y[:, 0], 0)
+    combined = buffer.low_latency_combine(y.nan_to_num(), batch.ids, batch.weights, handle)[0]
+    assert (combined.float() - back(batch)).norm() <= 0.05 * back(batch).norm() + 1e-3
+
+
+@pytest.mark.parametrize("use_ue8m0", [False, True])
+def test_one_scale_a_token(world, use_ue8m0):
+    world.run(per_token_body, use_ue8m0)
+
+
+def signals_body(rank):
+    """Combine reads rows once the GEMM's signals say that they are ready."""
+    import threading
+    import time
+
+    buffer = make(rank)
+    batch = everyone(rank)[rank.rank]
+    recv_x, count, handle, _, _ = buffer.low_latency_dispatch(batch.x, batch.ids, MOST, EXPERTS, use_fp8=False)
+    experts, rows = handle[0].shape
+    signal = torch.zeros(experts * -(-rows // 64), dtype=torch.int32)
+    ready, y = torch.zeros(experts, dtype=torch.int32), torch.zeros_like(recv_x)
+
+    def gemm(word, value):
+        time.sleep(0.2)
+        y.copy_(recv_x)
+        word.fill_(value)
+
+    for word, settings in (
+        (signal, {"packed_recv_count": count, "comp_signal": signal, "block_m": 64, "threshold": 3, "num_sms": 3}),
+        (ready, {"src_signals": ready.view(torch.uint32), "src_signal_expect_value": 5}),
+    ):
+        y.zero_()
+        thread = threading.Thread(target=gemm, args=(word, 3 if word is signal else 5))
+        thread.start()
+        combined, _, receive = buffer.low_latency_combine(
+            y, batch.ids, batch.weights, handle, overlap=True, return_recv_hook=True, **settings
+        )
+        receive()
+        thread.join()
+        close(combined, back(batch))
+    if rank.size == 1:
+        common = (y, batch.ids, batch.weights, handle)
+        raises(
+            lambda: buffer.low_latency_combine(*common, overlap=True, comp_signal=signal, threshold=1),
+            "return_recv_hook",
+        )
+        raises(
+            lambda: buffer.low_latency_combine(
+                *common,
+                overlap=True,
+                comp_signal=signal[1:],
+                threshold=1,
+                packed_recv_count=count,
+                return_recv_hook=True,
+            ),
+            "comp_signal is int32",
+        )
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_combine_waits_for_signals(world, ranks):
+    if world.device == "cuda":
+        pytest.skip("kernels do not poll signals yet")
+    world.run(signals_body, ranks=min(ranks, world.size))
+
+
+def refused_body(rank):
+    buffer = make(rank)
+    batch = everyone(rank)[rank.rank]
+    raises(
+        lambda: buffer.low_latency_dispatch(batch.x, batch.ids, MOST, EXPERTS, use_ue8m0_for_sf=True),
+        "use_ue8m0_for_sf is True",
+    )
+    raises(
+        lambda: buffer.low_latency_dispatch(batch.x, batch.ids, MOST, EXPERTS, use_fp8=False, use_nvfp4=True),
+        "x_global_scale",
+    )
+    assert isinstance(deep_ep.__version__, str)
+
+
+def test_what_is_not_served_says_so(world):
+    world.run(refused_body, ranks=1)
