@@ -9,6 +9,7 @@ struct OperationMetrics {
   uint64_t calls = 0;
   uint64_t rows_sent = 0;       // to all ranks, this one included
   uint64_t rows_received = 0;
+  uint64_t rows_in_place = 0;   // of those, the ones that their senders wrote into the output itself
   uint64_t bytes_sent = 0;      // rows as they travel, to other ranks only
   uint64_t rounds = 0;          // of the slowest pair, summed over calls
   uint64_t nanoseconds = 0;     // in calls, waiting included

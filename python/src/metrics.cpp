@@ -10,6 +10,8 @@ void bind_metrics(nb::module_& m) {
       .def_ro("calls", &OperationMetrics::calls)
       .def_ro("rows_sent", &OperationMetrics::rows_sent, "To all ranks, this one included.")
       .def_ro("rows_received", &OperationMetrics::rows_received)
+      .def_ro("rows_in_place", &OperationMetrics::rows_in_place,
+              "Of those, the ones that their senders wrote into the output itself.")
       .def_ro("bytes_sent", &OperationMetrics::bytes_sent, "Rows as they travel, to other ranks only.")
       .def_ro("rounds", &OperationMetrics::rounds, "Of the slowest pair, summed over calls.")
       .def_ro("nanoseconds", &OperationMetrics::nanoseconds, "In calls, waiting included.");

@@ -125,6 +125,7 @@ class SymmetricHeap::Inside {
 
   PeerView view() const { return view_; }
   int64_t unit() const { return segments_->unit(); }
+  int64_t limit() const { return limit_; }
 
   int64_t mapped() const {
     const std::lock_guard lock(mutex_);
@@ -267,6 +268,7 @@ SymmetricHeap::~SymmetricHeap() = default;
 std::shared_ptr<std::byte> SymmetricHeap::grow(int64_t bytes) { return {inside_, inside_->grow(bytes)}; }
 PeerView SymmetricHeap::view() const { return inside_->view(); }
 int64_t SymmetricHeap::unit() const { return inside_->unit(); }
+int64_t SymmetricHeap::limit() const { return inside_->limit(); }
 int64_t SymmetricHeap::mapped() const { return inside_->mapped(); }
 int64_t SymmetricHeap::imported() const { return inside_->imported(); }
 std::optional<int64_t> SymmetricHeap::offset_of(const void* memory, int64_t bytes) const {

@@ -29,6 +29,8 @@ class SymmetricHeap {
   /// Where the heap of each rank begins, seen from here; nullptr = far.
   PeerView view() const;
   int64_t unit() const;
+  /// Bytes of addresses of each rank's heap.
+  int64_t limit() const;
   /// Bytes from the heap's begin that are mapped here, and by every near rank.
   int64_t mapped() const;
   int64_t imported() const;

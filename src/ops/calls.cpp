@@ -383,6 +383,7 @@ Metrics Calls::metrics() const {
 void Calls::set_allocator(Allocate allocate) {
   const std::lock_guard lock(mutex_);
   allocate_ = std::move(allocate);
+  has_own_allocator_ = true;
 }
 
 }  // namespace heddle

@@ -18,8 +18,7 @@ namespace heddle {
 
 /// Memory of the symmetric heap for a dispatch's rows (I14).
 struct HeapBlock {
-  Tensor tensor;
-  int64_t segment = 1;
+  std::shared_ptr<void> memory;
   int64_t offset = 0;
 };
 
@@ -33,6 +32,7 @@ struct BufferParts {
   std::string windows;           // how peers reach them
   bool in_place = false;
   std::function<std::optional<HeapBlock>(int64_t bytes)> heap;  // with in_place: nothing = staged
+  std::function<std::optional<int64_t>(const void*, int64_t bytes)> heap_offset;  // of memory that an allocator took there
 };
 
 /// A call that was sent. Its receive runs once, by its hook or by a later send that needs its lane; what that throws is the
@@ -85,6 +85,8 @@ class Calls : public std::enable_shared_from_this<Calls> {
   Backend& backend() { return *parts_.backend; }
   const Context& context() const { return ctx_; }
   const Allocate& allocate() const { return allocate_; }
+  /// Outputs are the caller's, also where a heap could give them.
+  bool has_own_allocator() const { return has_own_allocator_ && parts_.heap_offset != nullptr; }
   Metrics& counters() { return metrics_; }
   uint64_t id() const { return id_; }
   uint64_t incarnation() const { return incarnation_; }
@@ -130,6 +132,7 @@ class Calls : public std::enable_shared_from_this<Calls> {
   Context ctx_;
   uint64_t incarnation_ = 0;
   Allocate allocate_ = allocate_host;
+  bool has_own_allocator_ = false;
   Metrics metrics_;
   uint64_t id_ = 0;
   mutable std::mutex mutex_;

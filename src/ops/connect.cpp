@@ -5,18 +5,26 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
+#include "base/log.hpp"
 #include "bootstrap/agree.hpp"
 #include "bootstrap/together.hpp"
 #include "cpu/cpu_backend.hpp"
 #include "cuda/cuda_parts.hpp"
 #include "memory/cuda_devices.hpp"
+#include "memory/cuda_segments.hpp"
 #include "memory/cuda_vmm.hpp"
+#include "memory/heap_pool.hpp"
 #include "memory/host_identity.hpp"
 #include "memory/symmetric_memory.hpp"
 
 namespace heddle {
 namespace {
+
+// A heap grows by so much at least: each step is mapped by all peers.
+constexpr int64_t kHostStep = int64_t{4} << 20;
+constexpr int64_t kGpuStep = int64_t{64} << 20;
 
 void check_config(const Config& config, int ranks) {
   HEDDLE_CHECK(ranks <= kMaxRanks, "Buffer: {} ranks, at most {}", ranks, kMaxRanks);
@@ -25,6 +33,7 @@ void check_config(const Config& config, int ranks) {
   HEDDLE_CHECK(config.threads >= 1 && config.threads <= 256, "Buffer: threads = {}, legal: 1 to 256", config.threads);
   HEDDLE_CHECK(config.num_sms >= 0, "Buffer: num_sms = {}, legal: 0 (all) or more", config.num_sms);
   HEDDLE_CHECK(config.timeout.count() > 0, "Buffer: timeout = {} ns, legal: more than 0", config.timeout.count());
+  HEDDLE_CHECK(config.heap_bytes >= 0, "Buffer: heap_bytes = {}, legal: 0 (no rows in place) or more", config.heap_bytes);
   const int64_t least = window_bytes_for(ranks, kCellAlign * 16);
   HEDDLE_CHECK(config.window_bytes == 0 || config.window_bytes >= least,
                "Buffer: window_bytes = {}, legal: 0 (the default), or {} and more for {} ranks", config.window_bytes,
@@ -44,6 +53,7 @@ void agree_on(Bootstrap& bootstrap, const Config& config) {
       {"window_bytes", fmt::format("{}", window_bytes_of(config))},
       {"mask_late_peers", config.mask_late_peers ? "true" : "false"},
       {"device", config.device.kind == DeviceKind::cpu ? "cpu" : "cuda"},
+      {"heap_bytes", fmt::format("{}", config.heap_bytes)},
       {"pinned_windows", config.pinned_windows ? "true" : "false"},
   };
   agree(bootstrap, settings);
@@ -75,6 +85,26 @@ BufferParts parts_with(Bootstrap& bootstrap, const Config& config, std::shared_p
   return parts;
 }
 
+/// Rows in place need a heap that all ranks have, and a pair is never closed by a deadline (I14).
+bool wants_heap(const Config& config) { return config.heap_bytes > 0 && !config.mask_late_peers; }
+
+std::shared_ptr<SymmetricHeap> make_heap(Bootstrap& bootstrap, const Config& config, std::shared_ptr<Segments> segments) {
+  return std::make_shared<SymmetricHeap>(bootstrap, std::move(segments), config.heap_bytes);
+}
+
+void add_heap(BufferParts& parts, const std::shared_ptr<SymmetricHeap>& heap, int64_t step) {
+  if (heap == nullptr) return;
+  parts.in_place = true;
+  parts.heap = [pool = std::make_shared<HeapPool>(heap, step)](int64_t bytes) -> std::optional<HeapBlock> {
+    auto block = pool->take(bytes);
+    if (!block) return std::nullopt;
+    return HeapBlock{.memory = std::move(block->memory), .offset = block->offset};
+  };
+  parts.heap_offset = [heap](const void* memory, int64_t bytes) { return heap->offset_of(memory, bytes); };
+}
+
+PeerView view_of(const std::shared_ptr<SymmetricHeap>& heap) { return heap == nullptr ? PeerView{} : heap->view(); }
+
 BufferParts connect_on_cpu(Bootstrap& bootstrap, const Config& config) {
   const auto bytes = static_cast<size_t>(window_bytes_of(config));
   const bool is_heap = bootstrap.size() == 1 || all_in_one_process(bootstrap);
@@ -83,7 +113,9 @@ BufferParts connect_on_cpu(Bootstrap& bootstrap, const Config& config) {
                                                             : make_shm(bootstrap, bytes, config.timeout));
   BufferParts parts = parts_with(bootstrap, config, memory);
   parts.windows = is_heap ? "heap" : "shared memory";
-  parts.backend = std::make_unique<CpuBackend<DirectPort>>(DirectPort(memory->view(), PeerView{}), config.threads);
+  const auto heap = wants_heap(config) ? make_heap(bootstrap, config, host_segments()) : nullptr;
+  add_heap(parts, heap, kHostStep);
+  parts.backend = std::make_unique<CpuBackend<DirectPort>>(DirectPort(memory->view(), view_of(heap)), config.threads);
   return parts;
 }
 
@@ -109,6 +141,29 @@ int sms_of(Bootstrap& bootstrap, const Config& config, const CudaDeviceInfo& gpu
   return config.num_sms > 0 ? std::min(config.num_sms, share) : share;
 }
 
+/// The GPUs that ranks of this process use: each writes to the heaps of all.
+std::vector<int> gpus_here(Bootstrap& bootstrap, int device) {
+  const std::string mine = fmt::format("{} {} {}", host_identity(), ::getpid(), device);
+  const std::string here = fmt::format("{} {} ", host_identity(), ::getpid());
+  std::set<int> devices;
+  for (const Bytes& other : bootstrap.all_gather(std::as_bytes(std::span(mine)), "finding out which GPUs are used here")) {
+    const std::string_view text(reinterpret_cast<const char*>(other.data()), other.size());
+    if (text.starts_with(here)) devices.insert(std::stoi(std::string(text.substr(here.size()))));
+  }
+  return {devices.begin(), devices.end()};
+}
+
+std::shared_ptr<SymmetricHeap> make_gpu_heap(Bootstrap& bootstrap, const Config& config, CudaPath path) {
+  if (!wants_heap(config)) return nullptr;
+  if (path == CudaPath::pinned) {
+    log_info("heap_bytes = {} has no effect: windows are in pinned memory, so rows are staged", config.heap_bytes);
+    return nullptr;
+  }
+  const std::vector<int> readers = gpus_here(bootstrap, config.device.index);
+  auto segments = together(bootstrap, "Buffer: prepare the heap", [&] { return cuda_segments(config.device.index, readers); });
+  return make_heap(bootstrap, config, std::move(segments));
+}
+
 BufferParts connect_on_gpu(Bootstrap& bootstrap, Config config) {
   const auto gpu = together(bootstrap, "Buffer: find the GPU", [&] { return find_gpu(config.device); });
   config.num_sms = sms_of(bootstrap, config, gpu);
@@ -120,9 +175,11 @@ BufferParts connect_on_gpu(Bootstrap& bootstrap, Config config) {
   auto memory = std::make_shared<SymmetricMemory>(std::move(windows.memory));
   BufferParts parts = parts_with(bootstrap, config, memory);
   parts.windows = name_of(windows.path);
+  const auto heap = make_gpu_heap(bootstrap, config, windows.path);
+  add_heap(parts, heap, kGpuStep);
   const CudaParts cuda{
       .device = config.device.index, .rank = bootstrap.rank(), .ranks = bootstrap.size(), .windows = memory->view(),
-      .windows_on_host = windows.path == CudaPath::pinned, .timeout_ns = static_cast<uint64_t>(config.timeout.count())};
+      .windows_on_host = windows.path == CudaPath::pinned, .heap = view_of(heap), .timeout_ns = static_cast<uint64_t>(config.timeout.count())};
   parts.backend = together(bootstrap, "Buffer: load the kernels", [&] { return make_cuda_backend(cuda); });
   return parts;
 }

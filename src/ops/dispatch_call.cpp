@@ -223,16 +223,32 @@ Tensor DispatchCall::make_x(int64_t rows) {
   const int64_t group = is_slab ? worst_received() : 0;
   const auto dims = is_slab ? std::vector<int64_t>{group > 0 ? rows / group : 0, group, hidden}
                             : std::vector<int64_t>{rows, hidden};
-  if (offers_rows(args_.call.ctx, shape) && calls_.parts().heap) {
-    if (auto block = calls_.parts().heap(rows * shape.payload_bytes)) {
-      args_.offer = {.is_set = true, .segment = block->segment, .offset = block->offset};
-      block->tensor.view.dtype = shape.wire;
-      block->tensor.view.shape = dims;
-      block->tensor.view.strides = {};
-      return block->tensor;
-    }
+  if (!calls_.has_own_allocator()) {
+    if (Tensor x = make_x_in_heap(rows, dims); x.is_set()) return x;
   }
-  return make(shape.wire, dims);
+  Tensor x = make(shape.wire, dims);
+  offer_if_in_heap(x, rows);
+  return x;
+}
+
+Tensor DispatchCall::make_x_in_heap(int64_t rows, const std::vector<int64_t>& dims) {
+  const Shape& shape = args_.call.shape;
+  if (!offers_rows(args_.call.ctx, shape) || !calls_.parts().heap) return {};
+  auto block = calls_.parts().heap(rows * shape.payload_bytes);
+  if (!block) return {};
+  calls_.backend().keep(block->memory);
+  args_.offer = {.is_set = true, .offset = block->offset};
+  const TensorView view{.data = block->memory.get(), .dtype = shape.wire, .shape = dims, .strides = {},
+                        .device = calls_.backend().device()};
+  return {view, std::move(block->memory)};
+}
+
+/// The caller's allocator may take memory of the heap, too.
+void DispatchCall::offer_if_in_heap(const Tensor& x, int64_t rows) {
+  const Shape& shape = args_.call.shape;
+  if (!offers_rows(args_.call.ctx, shape) || !calls_.parts().heap_offset) return;
+  const auto offset = calls_.parts().heap_offset(x.view.data, rows * shape.payload_bytes);
+  if (offset) args_.offer = {.is_set = true, .offset = *offset};
 }
 
 /// Row-major, or column-major in each expert of a slab, as grouped GEMMs read them.
@@ -372,6 +388,7 @@ void DispatchCall::count_rows(const Report& report) {
     metrics.rows_sent += sent;
     if (peer != topo.rank) metrics.bytes_sent += sent * static_cast<uint64_t>(Slot::of(args_.call.shape).stride);
     metrics.rows_received += static_cast<uint64_t>(report.count[peer]);
+    if (report.direct[peer] != 0) metrics.rows_in_place += static_cast<uint64_t>(report.count[peer]);
   }
   metrics.rounds += static_cast<uint64_t>(report.rounds);
 }

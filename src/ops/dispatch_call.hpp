@@ -38,6 +38,8 @@ class DispatchCall : public InFlight {
   void take_outputs(int64_t received, int64_t rows);
   void take_exact_outputs(int64_t received, int64_t rows);
   Tensor make_x(int64_t rows);
+  Tensor make_x_in_heap(int64_t rows, const std::vector<int64_t>& dims);
+  void offer_if_in_heap(const Tensor& x, int64_t rows);
   void take_scales(int64_t rows);
   Tensor make(DType, std::vector<int64_t> shape);
   bool has_lost_a_source() const;

@@ -64,7 +64,7 @@ struct OutputView {
 /// Memory of the symmetric heap that may take rows in place (I14); it holds `rows` x payload_bytes.
 struct OfferView {
   bool is_set = false;
-  int64_t segment = 0;
+  int64_t segment = 1;
   int64_t offset = 0;
 };
 

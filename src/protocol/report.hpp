@@ -26,6 +26,7 @@ struct Report {
   int32_t count[kMaxRanks] = {};    // rows from each rank
   uint8_t status[kMaxRanks] = {};   // SourceStatus
   uint8_t counted[kMaxRanks] = {};  // see CallState
+  uint8_t direct[kMaxRanks] = {};   // its rows came in place (I14)
 
   HEDDLE_HD bool is_live(int peer) const { return status[peer] == static_cast<uint8_t>(SourceStatus::arrived); }
 };
@@ -43,6 +44,7 @@ HEDDLE_HD inline void report_call(const Call& call, Report& report) {
     report.count[peer] = state.count[peer];
     report.status[peer] = state.status[peer];
     report.counted[peer] = state.counted[peer];
+    report.direct[peer] = state.direct_from[peer];
   }
   report.faulted = ledger.is_faulted();
   if (report.faulted != 0) report.fault = ledger.fault;

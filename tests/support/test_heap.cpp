@@ -26,14 +26,8 @@ std::optional<HeapBlock> TestHeap::allocate(int64_t bytes) {
   if (!offset) return std::nullopt;
   check_free(*offset, *offset + room);
   used_[*offset] = *offset + room;
-  HeapBlock block;
-  block.segment = 1;
-  block.offset = *offset;
-  block.tensor.view = {.data = memory_ + *offset, .dtype = DType::u8, .shape = {bytes}, .strides = {}, .device = {}};
-  block.tensor.owner = std::shared_ptr<void>(memory_ + *offset, [heap = shared_from_this(), at = *offset](void*) {
-    heap->give_back(at);
-  });
-  return block;
+  std::shared_ptr<void> memory(memory_ + *offset, [heap = shared_from_this(), at = *offset](void*) { heap->give_back(at); });
+  return HeapBlock{.memory = std::move(memory), .offset = *offset};
 }
 
 std::optional<int64_t> TestHeap::first_gap(int64_t bytes) const {
