@@ -7,6 +7,8 @@ Importing it touches no device and starts no thread.
 from .buffer import Buffer
 from .checks import topk_idx_t
 from .config import Config
+from .elastic import ElasticBuffer
+from .ep_handle import EPHandle
 from .group import get_logical_domain_size, get_physical_domain_size
 from .utils.event import EventHandle, EventOverlap
 
@@ -15,6 +17,8 @@ __version__ = "2.5.0+heddle"
 __all__ = [
     "Buffer",
     "Config",
+    "EPHandle",
+    "ElasticBuffer",
     "EventHandle",
     "EventOverlap",
     "__version__",
