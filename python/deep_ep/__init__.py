@@ -4,10 +4,17 @@ name.
 Importing it touches no device and starts no thread.
 """
 
+from .allocator import (
+    BufferAllocator,
+    get_num_allocation_alignment,
+    get_num_rdma_alignment,
+    get_num_tma_alignment,
+)
 from .buffer import Buffer
 from .checks import topk_idx_t
 from .config import Config
 from .elastic import ElasticBuffer
+from .ep import BufferBase, EPBuffer
 from .ep_handle import EPHandle
 from .group import get_logical_domain_size, get_physical_domain_size
 from .utils.event import EventHandle, EventOverlap
@@ -16,13 +23,19 @@ __version__ = "2.5.0+heddle"
 
 __all__ = [
     "Buffer",
+    "BufferAllocator",
+    "BufferBase",
     "Config",
+    "EPBuffer",
     "EPHandle",
     "ElasticBuffer",
     "EventHandle",
     "EventOverlap",
     "__version__",
     "get_logical_domain_size",
+    "get_num_allocation_alignment",
+    "get_num_rdma_alignment",
+    "get_num_tma_alignment",
     "get_physical_domain_size",
     "topk_idx_t",
 ]

@@ -90,5 +90,10 @@ def _word(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def describe(value: Any) -> str:
+    """What an error says of an argument."""
+    return _describe(value) if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+
+
 def _describe(tensor: torch.Tensor) -> str:
     return f"{_word(tensor.dtype)} {list(tensor.shape)}"
