@@ -14,11 +14,12 @@ constexpr int64_t kAlign = 256;
 
 }  // namespace
 
-std::optional<HeapPool::Block> HeapPool::take(int64_t bytes) {
+std::optional<HeapPool::Block> HeapPool::take(int64_t bytes, Reach reach) {
   const int64_t room = round_up(std::max<int64_t>(bytes, 1), kAlign);
   const std::lock_guard lock(mutex_);
-  auto offset = find(room, heap_->imported());
-  if (!offset && !find(room, heap_->mapped()) && grow(room)) offset = find(room, heap_->imported());
+  const auto end = [&] { return reach == Reach::all_peers ? heap_->imported() : heap_->mapped(); };
+  auto offset = find(room, end());
+  if (!offset && !find(room, heap_->mapped()) && grow(room)) offset = find(room, end());
   if (!offset) return std::nullopt;
   carve(*offset, room);
   std::byte* memory = heap_->view().local() + *offset;

@@ -15,6 +15,9 @@ namespace heddle {
 /// all calls of a buffer run in one order.
 class HeapPool : public std::enable_shared_from_this<HeapPool> {
  public:
+  /// Who must be able to write to a block.
+  enum class Reach { all_peers, nobody_yet };
+
   struct Block {
     std::shared_ptr<void> memory;
     int64_t offset;  // in the heap
@@ -23,9 +26,9 @@ class HeapPool : public std::enable_shared_from_this<HeapPool> {
   /// The heap grows by `step` bytes at least.
   HeapPool(std::shared_ptr<SymmetricHeap> heap, int64_t step) : heap_(std::move(heap)), step_(step) {}
 
-  /// 256-aligned memory that all near ranks can write to; nothing if the heap is full, or if peers have yet to map what it
-  /// has just grown by.
-  std::optional<Block> take(int64_t bytes);
+  /// 256-aligned memory; nothing if the heap is full, or if peers that shall reach it have yet to map what it has just grown
+  /// by.
+  std::optional<Block> take(int64_t bytes, Reach = Reach::all_peers);
 
  private:
   std::optional<int64_t> find(int64_t bytes, int64_t end) const;
