@@ -54,11 +54,6 @@ class BufferAllocator:
         self._check_open("materialize")
         fits = isinstance(storage, torch.Tensor) and storage.dtype == torch.uint8 and storage.is_contiguous()
         if not fits or storage.numel() != self.num_bytes:
-            seen = (
-                f"{storage.dtype} {list(storage.shape)}"
-                if isinstance(storage, torch.Tensor)
-                else type(storage).__name__
-            )
             raise UsageError(f"storage is {describe(storage)}, legal: contiguous uint8 [{self.num_bytes}]")
         flat = storage.flatten()
         for tensor, offset in self.allocations:

@@ -42,7 +42,7 @@ class LoadBalance:
                                   none
         """
         targets, sources = _lists(
-            redundant_expert_weights, expert_weights, "redundant_expert_weights", "expert_weights"
+            (redundant_expert_weights, expert_weights), ("redundant_expert_weights", "expert_weights")
         )
         positive("num_sms", num_sms, 0)
         mapping = self._mapping(redundancy_mapping, targets[0].shape[0], sources[0].shape[0])
@@ -91,7 +91,7 @@ class LoadBalance:
         redundant_expert_grads  float32 [S, ...], or a list;  expert_grads  float32 [L, ...]; mapping as for weights
         """
         names = ("redundant_expert_grads", "expert_grads")
-        slots, owners = _lists((redundant_expert_grads, expert_grads), names)
+        slots, owners = _lists((redundant_expert_grads, expert_grads), ("redundant_expert_grads", "expert_grads"))
         positive("num_sms", num_sms, 0)
         mapping = self._mapping(redundancy_mapping, slots[0].shape[0], owners[0].shape[0])
 
@@ -138,11 +138,6 @@ class LoadBalance:
     def _mapping(self, mapping: Any, slots: int, local: int) -> list[list[int]]:
         shape = (self.num_ranks, slots)
         if not isinstance(mapping, torch.Tensor) or mapping.dtype != torch.int32 or tuple(mapping.shape) != shape:
-            seen = (
-                f"{mapping.dtype} {list(mapping.shape)}"
-                if isinstance(mapping, torch.Tensor)
-                else type(mapping).__name__
-            )
             raise UsageError(f"redundancy_mapping is {describe(mapping)}, legal: int32 {list(shape)}")
         self._first_id = self.rank_idx * local
         rows = mapping.tolist()
