@@ -27,7 +27,7 @@ void Crew::start(std::function<void(const Team&)> step) {
 
 void Crew::finish() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return running_ == 0; });
+  sleep_until(changed_, lock, [this] { return running_ == 0; });
   step_ = nullptr;
 }
 

@@ -1,7 +1,6 @@
 // The CPU threads that work on one call: the caller alone (Solo), or the caller and a few that sleep between calls (Team).
 #pragma once
 
-#include <barrier>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -37,7 +36,7 @@ class Crew {
   void finish();
   void serve(int index);
 
-  std::barrier<> barrier_;
+  TeamBarrier barrier_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::function<void(const Team&)> step_;

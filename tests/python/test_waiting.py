@@ -45,8 +45,9 @@ def signal_soon(number):
     threading.Thread(target=send, daemon=True).start()
 
 
-def test_interrupt_ends_a_wait_and_reset_repairs():
-    zero, one = pair()
+@pytest.mark.parametrize("threads", [1, 3])
+def test_interrupt_ends_a_wait_and_reset_repairs(threads):
+    zero, one = pair(threads=threads)
     signal_soon(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         zero.dispatch(zero.plan(IDS), X)
