@@ -17,6 +17,8 @@ from .elastic import ElasticBuffer
 from .ep import BufferBase, EPBuffer
 from .ep_handle import EPHandle
 from .group import get_logical_domain_size, get_physical_domain_size
+from .hybrid_config import HybridEpConfigInstance
+from .hybrid_ep_buffer import HybridEPBuffer
 from .utils.event import EventHandle, EventOverlap
 
 __version__ = "2.5.0+heddle"
@@ -31,6 +33,8 @@ __all__ = [
     "ElasticBuffer",
     "EventHandle",
     "EventOverlap",
+    "HybridEPBuffer",
+    "HybridEpConfigInstance",
     "__version__",
     "get_logical_domain_size",
     "get_num_allocation_alignment",

@@ -90,7 +90,6 @@ class LoadBalance:
 
         redundant_expert_grads  float32 [S, ...], or a list;  expert_grads  float32 [L, ...]; mapping as for weights
         """
-        names = ("redundant_expert_grads", "expert_grads")
         slots, owners = _lists((redundant_expert_grads, expert_grads), ("redundant_expert_grads", "expert_grads"))
         positive("num_sms", num_sms, 0)
         mapping = self._mapping(redundancy_mapping, slots[0].shape[0], owners[0].shape[0])
