@@ -12,6 +12,7 @@ from .allocator import (
 )
 from .buffer import Buffer
 from .checks import topk_idx_t
+from .compat25 import BucketBuffer, BucketSession, EngramBuffer, PPBuffer
 from .config import Config
 from .elastic import ElasticBuffer
 from .ep import BufferBase, EPBuffer
@@ -24,12 +25,16 @@ from .utils.event import EventHandle, EventOverlap
 __version__ = "2.5.0+heddle"
 
 __all__ = [
+    "BucketBuffer",
+    "BucketSession",
     "Buffer",
     "BufferAllocator",
     "BufferBase",
     "Config",
     "EPBuffer",
     "EPHandle",
+    "EngramBuffer",
+    "PPBuffer",
     "ElasticBuffer",
     "EventHandle",
     "EventOverlap",
