@@ -20,6 +20,8 @@ from .ep_handle import EPHandle
 from .group import get_logical_domain_size, get_physical_domain_size
 from .hybrid_config import HybridEpConfigInstance
 from .hybrid_ep_buffer import HybridEPBuffer
+from .utils import comm
+from .utils.comm import destroy_all_managed_nccl_comm
 from .utils.event import EventHandle, EventOverlap
 
 __version__ = "2.5.0+heddle"
@@ -41,6 +43,8 @@ __all__ = [
     "HybridEPBuffer",
     "HybridEpConfigInstance",
     "__version__",
+    "comm",
+    "destroy_all_managed_nccl_comm",
     "get_logical_domain_size",
     "get_num_allocation_alignment",
     "get_num_rdma_alignment",

@@ -128,7 +128,7 @@ class Experimental:
         return align(table, _ALIGNMENT), 0
 
     def engram_write(self, storage: torch.Tensor, sf: torch.Tensor | None = None) -> None:
-        """Every rank's rows [n, H] (and scales [n, P]) become one table of R n rows, which each rank keeps. Collective."""
+        """Every rank's rows [n, H] (and scales [n, P]) become a table that each rank keeps. Collective."""
         if not isinstance(storage, torch.Tensor) or storage.dim() != 2:
             raise UsageError(f"storage is {describe(storage)}, legal: [entries, hidden]")
         self._table = self._gather(storage).flatten(0, 1)
