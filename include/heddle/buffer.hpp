@@ -157,7 +157,8 @@ class Buffer {
 
   /// The handle of a token-major dispatch of exact size along `plan`, once more, from copies of its tensors. Local.
   /// Throws Error{usage} for tensors that no such dispatch of this buffer can have had.
-  Handle handle(const Plan&, const RouteTensors&);
+  /// On a GPU the host waits for the tensors.
+  Handle handle(const Plan&, const RouteTensors&, const Placement& = {});
 
   /// Every token goes once to each rank that owns one of its experts. Collective.
   Received dispatch(const Plan&, const DispatchInput&, const DispatchOptions& = {});

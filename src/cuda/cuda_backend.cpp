@@ -67,6 +67,7 @@ CudaBackend::CudaBackend(const CudaParts& parts)
   reset_result_ = map_host_array<ResetResult>(1);
   faulted_ = map_host_array<uint64_t>(1);
   refused_ = map_host_array<uint64_t>(1);
+  ended_ = map_host_array<uint64_t>(1);
   id_checks_ = map_host_array<IdCheck>(kIdChecks);
   ledger_ = std::make_unique<Ledger>();
   control_ = map_host_words(sizeof(Cells) * static_cast<size_t>(parts.ranks));
@@ -191,14 +192,14 @@ void CudaBackend::note_step(CUstream_st* stream) {
 
 Site CudaBackend::make_site() const {
   return {.barrier = static_cast<GridBarrier*>(barrier_.get()), .timeout_ns = 2 * parts_.timeout_ns + 1'000'000'000,
-          .faulted = faulted_.get(), .refused = refused_.get()};
+          .ended = ended_.get(), .faulted = faulted_.get(), .refused = refused_.get()};
 }
 
 Site CudaBackend::next_site() {
   Site site = make_site();
-  if (!launch_.wait || is_capturing()) return site;
+  if (is_capturing()) return site;
   site.ticket = ++ticket_;
-  site.report = reports_.get() + ticket_ % kReports;
+  if (launch_.wait) site.report = reports_.get() + ticket_ % kReports;
   return site;
 }
 
@@ -373,6 +374,8 @@ const Ledger& CudaBackend::look(const Context& ctx) {
   copy(ledger_.get(), ctx.ledger, sizeof(Ledger), own_stream_);
   return *ledger_;
 }
+
+uint64_t CudaBackend::steps_ended() const { return load_acquire(ended_.get()); }
 
 bool CudaBackend::is_faulted() const { return load_acquire(faulted_.get()) != 0; }
 

@@ -46,6 +46,8 @@ class CudaBackend : public Backend {
   bool combine_receive(const CombineArgs&) override;
 
   bool is_asynchronous() const override { return true; }
+  uint64_t steps_begun() const override { return ticket_; }
+  uint64_t steps_ended() const override;
   /// What the last step with `wait` told; valid until 64 more have run.
   const Report& report() const override { return *last_report_; }
   const Ledger& look(const Context&) override;
@@ -112,6 +114,7 @@ class CudaBackend : public Backend {
   std::shared_ptr<ResetResult> reset_result_;
   std::shared_ptr<uint64_t> faulted_;
   std::shared_ptr<uint64_t> refused_;  // seq of a refused call that nobody waited for
+  std::shared_ptr<uint64_t> ended_;
   std::shared_ptr<IdCheck> id_checks_;
   std::unique_ptr<Ledger> ledger_;
   std::shared_ptr<std::byte> control_;

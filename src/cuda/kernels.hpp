@@ -17,7 +17,8 @@ struct Site {
   GridBarrier* barrier = nullptr;  // of the grid kernels
   uint64_t timeout_ns = 0;         // of the barrier
   Report* report = nullptr;        // null: nobody waits for one
-  uint64_t ticket = 0;
+  uint64_t ticket = 0;             // of this step; 0 in a graph
+  uint64_t* ended = nullptr;       // in memory that the host can read; the ticket once the step has ended
   uint64_t* faulted = nullptr;     // in memory that the host can read; 1 once a step ended in a fault
   uint64_t* refused = nullptr;     // the same; seq of a call that a rank refused and no host waited for
   bool is_rehearsal = false;       // do nothing: the launch makes the driver load code and set memory aside

@@ -75,7 +75,9 @@ Plan Buffer::plan_from_rank_map(const TensorView& map, const Placement& on) {
   return calls_->plan_from_rank_map(map, on);
 }
 
-Handle Buffer::handle(const Plan& plan, const RouteTensors& tensors) { return calls_->handle(plan, tensors); }
+Handle Buffer::handle(const Plan& plan, const RouteTensors& tensors, const Placement& on) {
+  return calls_->handle(plan, tensors, on);
+}
 
 Received Buffer::dispatch(const Plan& plan, const DispatchInput& input, const DispatchOptions& options) {
   return calls_->dispatch(plan, input, options);

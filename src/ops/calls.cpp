@@ -101,9 +101,12 @@ Plan Calls::plan_from_rank_map(const TensorView& map, const Placement& on) {
   return PlanAccess::make(make_plan_data_from_map(*this, map, on));
 }
 
-Handle Calls::handle(const Plan& plan, const RouteTensors& tensors) {
+Handle Calls::handle(const Plan& plan, const RouteTensors& tensors, const Placement& on) {
   const std::lock_guard lock(mutex_);
   if (destroyed_) check_usable();
+  check_placement("handle", on);
+  use(on, true);
+  HEDDLE_CHECK(!backend().is_capturing(), "handle: made in a capture, legal: before it");
   return {.route = make_route(*this, PlanAccess::data(plan), tensors)};
 }
 
@@ -158,12 +161,20 @@ void Calls::run_refused(Kind kind, const Refusal& refusal) {
 
 void Calls::begin(Kind kind, const Placement& on) {
   check_usable();
+  settle();
   use(on, false);
   check_capture(kind);
   backend().interrupt(ctx_, false);  // meant for the call before
   receive_before(kind);
   check_usable();
   use(on, false);
+}
+
+/// Lets go of what calls that have ended well needed, though nobody waited for them.
+void Calls::settle() {
+  const uint64_t ended = backend().steps_ended();
+  if (backend().is_faulted(ctx_)) return;  // asked after: a step tells of its fault before its end
+  while (!unsettled_.empty() && unsettled_.front().step <= ended) unsettled_.pop_front();
 }
 
 void Calls::receive_before(Kind kind) {
@@ -291,8 +302,14 @@ const Route& Calls::checked_route(const char* operation, const Handle& handle) c
   return *route;
 }
 
+void Calls::quarantine_unsettled() {
+  for (Unsettled& one : unsettled_) quarantine_.push_back(std::move(one.block));
+  unsettled_.clear();
+}
+
 void Calls::raise_fault() {
   ++metrics_.faults;
+  quarantine_unsettled();
   backend().publish_fault(ctx_);
   FaultStory story = tell_fault(backend(), ctx_);
   first_fault_ = std::move(story.text);
@@ -338,6 +355,7 @@ void Calls::reset(const std::vector<int>& members) {
   HEDDLE_CHECK(set.has(parts_.topo.rank), "reset: members do not hold the own rank {}", parts_.topo.rank);
   drop_in_flight("the call was dropped by reset() before it was received");
   backend().drain();
+  if (backend().is_faulted(ctx_)) quarantine_unsettled();
   RankSet missing;
   if (!backend().reset(ctx_, set, missing)) {
     std::string names;

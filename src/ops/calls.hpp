@@ -4,6 +4,7 @@
 #include <heddle/buffer.hpp>
 
 #include <array>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -65,7 +66,7 @@ class Calls : public std::enable_shared_from_this<Calls> {
 
   Plan plan(const TensorView& ids, const Placement&);
   Plan plan_from_rank_map(const TensorView& map, const Placement&);
-  Handle handle(const Plan&, const RouteTensors&);
+  Handle handle(const Plan&, const RouteTensors&, const Placement&);
   Received dispatch(const Plan&, const DispatchInput&, const DispatchOptions&);
   Received dispatch_again(const Handle&, const DispatchInput&, const DispatchOptions&);
   Split<Received> dispatch_send(const Plan&, const DispatchInput&, const DispatchOptions&);
@@ -103,6 +104,8 @@ class Calls : public std::enable_shared_from_this<Calls> {
   /// Throws if another rank refused the call.
   void raise_refusal(Kind, const Report&);
   void keep_until_reset(std::shared_ptr<void> block) { quarantine_.push_back(std::move(block)); }
+  /// Until the steps so far have ended, and until a reset if in a fault.
+  void keep_until_ended(std::shared_ptr<void> block) { unsettled_.push_back({backend().steps_begun(), std::move(block)}); }
 
   bool is_destroyed() const { return destroyed_; }
   Metrics metrics() const;
@@ -116,6 +119,8 @@ class Calls : public std::enable_shared_from_this<Calls> {
   /// What every call does first: its lane's call before it is received (I6).
   void begin(Kind, const Placement&);
   void receive_before(Kind);
+  void settle();
+  void quarantine_unsettled();
   void check_capture(Kind);
   void drop_in_flight(const char* why);
   /// Makes the call that the others make, with nothing in it but the reason (I7).
@@ -139,6 +144,11 @@ class Calls : public std::enable_shared_from_this<Calls> {
   std::array<uint64_t, kKinds> sent_ = {};  // calls since the last reset; their lanes alternate
   std::array<std::array<std::shared_ptr<InFlight>, kLanes>, kKinds> in_flight_;  // the last split call of each lane
   std::vector<std::shared_ptr<void>> quarantine_;
+  struct Unsettled {
+    uint64_t step;
+    std::shared_ptr<void> block;
+  };
+  std::deque<Unsettled> unsettled_;
   std::string first_fault_;
   bool destroyed_ = false;
   bool has_captured_ = false;  // replays take lanes that this host does not count

@@ -342,14 +342,14 @@ void DispatchCall::receive() {
   }
   backend.signal(options_.on.done);
   // A source that closed the pair meanwhile may have stores on their way into the rows it was offered.
-  if (args_.offer.is_set && has_lost_a_source()) calls_.keep_until_reset(result_.x.owner);
+  if (args_.offer.is_set && !is_awaited()) calls_.keep_until_ended(result_.x.owner);
+  else if (args_.offer.is_set && has_lost_a_source()) calls_.keep_until_reset(result_.x.owner);
   if (is_awaited() || !fixed_) calls_.raise_refusal(Kind::dispatch, backend.report());
   finish();
 }
 
 /// Without a report of the end any source may have got lost.
 bool DispatchCall::has_lost_a_source() const {
-  if (!is_awaited()) return true;
   const Report& report = calls_.backend().report();
   for (int source = 0; source < calls_.topology().world; ++source) {
     if (report.counted[source] != 0 && !report.is_live(source)) return true;

@@ -57,6 +57,9 @@ class Backend {
 
   /// Whether steps return before they have ended, if Launch::wait is off.
   virtual bool is_asynchronous() const { return false; }
+  /// Steps begun, and of those the ones that have ended, by number; steps of a capture have none.
+  virtual uint64_t steps_begun() const { return 0; }
+  virtual uint64_t steps_ended() const { return 0; }
   /// What the last step that was waited for told; valid until the next.
   virtual const Report& report() const = 0;
   /// The ledger as it is after all steps so far; valid until the next step or look.
