@@ -3,15 +3,23 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
+#include "bootstrap/in_process.hpp"
 #include "cpu/cpu_backend.hpp"
+#include "memory/cuda_devices.hpp"
+#include "memory/cuda_vmm.hpp"
+#include "ops/connect.hpp"
 #include "support/fork_ranks.hpp"
 #include "support/ports/reordering_port.hpp"
+#include "support/thread_ranks.hpp"
 
 namespace heddle::testing {
 namespace {
+
+constexpr int64_t kGpuHeapBytes = int64_t{64} << 20;
 
 /// Leaves the body of a thread that plays dead.
 struct Gone {};
@@ -25,7 +33,10 @@ void report(const World& world, int rank, const std::string& what) {
 
 std::string name_of(const How& how) {
   return fmt::format("{}_{}_{}", how.ranks == Sharing::threads ? "thread" : "process",
-                     how.port == Wire::plain ? "plain" : "reordering", how.crew == Crewed::solo ? "Solo" : "Team");
+                     how.port == Wire::plain ? "plain" : "reordering",
+                     how.crew == Crewed::solo   ? "Solo"
+                     : how.crew == Crewed::team ? "Team"
+                                                : "Gpu");
 }
 
 std::vector<How> all_hows() {
@@ -35,13 +46,40 @@ std::vector<How> all_hows() {
       for (const Crewed crew : {Crewed::solo, Crewed::team}) hows.push_back({ranks, port, crew});
     }
   }
+  hows.push_back({.crew = Crewed::gpu});
   return hows;
 }
 
-Rank::Rank(const World& world, int index)
-    : world_(world), index_(index), buffer_(BufferAccess::make(parts_of(world))) {}
+std::string problem_of(const How& how) { return how.crew == Crewed::gpu ? cuda_problem() : ""; }
 
-BufferParts Rank::parts_of(const World& world) {
+Rank::Rank(const World& world, int index, Bootstrap* group)
+    : world_(world), index_(index), buffer_(BufferAccess::make(parts_of(world, group))) {}
+
+BufferParts Rank::parts_of(const World& world, Bootstrap* group) {
+  BufferParts parts = group == nullptr ? parts_on_cpu(world) : parts_on_gpu(world, *group);
+  memory_.emplace(*parts.backend);
+  return parts;
+}
+
+/// GPUs are dealt round robin. Heaps grow by themselves, and give no more at once than the test says.
+BufferParts Rank::parts_on_gpu(const World& world, Bootstrap& group) {
+  const WorldSettings& settings = world.settings();
+  const auto gpus = static_cast<int>(list_cuda_devices().size());
+  Config config = settings.config;
+  config.device = {DeviceKind::cuda, index_ % gpus};
+  config.window_bytes = std::max<int64_t>(settings.window_bytes, 1 << 20);
+  config.heap_bytes = settings.heap_bytes.empty() ? 0 : kGpuHeapBytes;
+  BufferParts parts = connect(group, config);
+  parts.window_bytes = settings.window_bytes;
+  parts.in_place = settings.in_place;
+  if (settings.heap_bytes.empty()) return parts;
+  parts.heap = [heap = parts.heap, most = settings.heap_bytes[static_cast<size_t>(index_)]](int64_t bytes) {
+    return bytes > most ? std::nullopt : heap(bytes);
+  };
+  return parts;
+}
+
+BufferParts Rank::parts_on_cpu(const World& world) {
   const WorldSettings& settings = world.settings();
   const bool has_heap = !settings.heap_bytes.empty();
   const PeerView windows = world.windows_.seen_by(index_);
@@ -105,10 +143,11 @@ void World::run(const std::function<void(Rank&)>& body) {
   else run_processes(body);
 }
 
-void World::run_body(const std::function<void(Rank&)>& body, std::unique_ptr<Rank>& rank, int index) const {
+void World::run_body(const std::function<void(Rank&)>& body, std::unique_ptr<Rank>& rank, int index,
+                     Bootstrap* group) const {
   const ::testing::ScopedTrace trace(__FILE__, __LINE__, fmt::format("rank {} of {}", index, describe()));
-  rank = std::make_unique<Rank>(*this, index);
   try {
+    rank = std::make_unique<Rank>(*this, index, group);
     body(*rank);
   } catch (const std::exception& error) {
     report(*this, index, error.what());
@@ -117,14 +156,18 @@ void World::run_body(const std::function<void(Rank&)>& body, std::unique_ptr<Ran
 }
 
 void World::run_threads(const std::function<void(Rank&)>& body) {
+  // GPUs wait for their kernels when memory goes, and these for ranks that may still be at work: all go at the end.
+  const bool on_gpu = how_.crew == Crewed::gpu;
+  std::vector<std::unique_ptr<Bootstrap>> groups;
+  if (on_gpu) groups = in_process(settings_.ranks, kPatience);
   std::vector<std::unique_ptr<Rank>> ranks(static_cast<size_t>(settings_.ranks));
   std::vector<std::thread> threads;
   for (int index = 0; index < settings_.ranks; ++index) {
     threads.emplace_back([&, index] {
       auto& rank = ranks[static_cast<size_t>(index)];
       try {
-        run_body(body, rank, index);
-        rank.reset();
+        run_body(body, rank, index, on_gpu ? groups[static_cast<size_t>(index)].get() : nullptr);
+        if (!on_gpu) rank.reset();
       } catch (const Gone&) {
       }
     });
@@ -135,7 +178,7 @@ void World::run_threads(const std::function<void(Rank&)>& body) {
 void World::run_processes(const std::function<void(Rank&)>& body) {
   const auto outcomes = run_ranks(settings_.ranks, [&](int index) {
     std::unique_ptr<Rank> rank;
-    run_body(body, rank, index);
+    run_body(body, rank, index, nullptr);
   });
   for (const RankOutcome& outcome : outcomes) {
     if (outcome.ok() || control().gone[outcome.rank].load() == kDead) continue;

@@ -1,4 +1,5 @@
-// A world of ranks for a test: threads or forked processes, over a plain or a reordering port, alone or as a team.
+// A world of ranks for a test: threads or forked processes, over a plain or a reordering port, alone or as a team; or
+// threads that have a GPU each, or share it.
 //
 //   World(how, {.ranks = 4, .config = {.experts = 8}, .window_bytes = 1 << 20}).run([](Rank& r) {
 //     const Plan plan = r.buffer().plan(...);
@@ -8,18 +9,20 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "support/buffer_access.hpp"
 #include "support/ports/put_queue.hpp"
+#include "support/rank_memory.hpp"
 #include "support/shared_blocks.hpp"
 #include "support/test_heap.hpp"
 
 namespace heddle::testing {
 
 enum class Wire { plain, reordering };
-enum class Crewed { solo, team };
+enum class Crewed { solo, team, gpu };
 
 struct How {
   Sharing ranks = Sharing::threads;
@@ -29,8 +32,10 @@ struct How {
 
 /// "thread_plain_Solo"
 std::string name_of(const How&);
-/// All eight.
+/// All eight on the CPU, then that on GPUs.
 std::vector<How> all_hows();
+/// Why this machine cannot play it; empty: it can.
+std::string problem_of(const How&);
 
 struct WorldSettings {
   int ranks = 2;
@@ -45,7 +50,8 @@ struct WorldSettings {
 /// What one rank's body gets. Used by that rank's thread only.
 class Rank {
  public:
-  Rank(const class World&, int index);
+  /// On GPUs collective over `group`.
+  Rank(const class World&, int index, Bootstrap* group);
 
   int index() const { return index_; }
   Buffer& buffer() { return buffer_; }
@@ -63,12 +69,15 @@ class Rank {
 
  private:
   friend class World;
-  BufferParts parts_of(const World&);
+  BufferParts parts_of(const World&, Bootstrap* group);
+  BufferParts parts_on_cpu(const World&);
+  BufferParts parts_on_gpu(const World&, Bootstrap&);
 
   const World& world_;
   int index_;
   std::shared_ptr<PutQueue> queue_;  // of a reordering port
   std::shared_ptr<TestHeap> heap_;
+  std::optional<RankMemory> memory_;
   Buffer buffer_;
   uint64_t meetings_ = 0;
 };
@@ -96,7 +105,7 @@ class World {
   Control& control() const { return *reinterpret_cast<Control*>(control_.block(0)); }
   void run_threads(const std::function<void(Rank&)>& body);
   void run_processes(const std::function<void(Rank&)>& body);
-  void run_body(const std::function<void(Rank&)>& body, std::unique_ptr<Rank>& rank, int index) const;
+  void run_body(const std::function<void(Rank&)>& body, std::unique_ptr<Rank>& rank, int index, Bootstrap* group) const;
 
   How how_;
   WorldSettings settings_;

@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "support/rank_memory.hpp"
+
 namespace heddle::testing {
 namespace {
 
@@ -11,8 +13,9 @@ using ::testing::ElementsAreArray;
 
 template <class T>
 std::vector<T> values_of(const TensorView& view) {
-  std::vector<T> values(static_cast<size_t>(view.numel()));
-  if (!values.empty()) std::memcpy(values.data(), view.data, values.size() * sizeof(T));
+  const std::vector<std::byte> bytes = fetch(view);
+  std::vector<T> values(bytes.size() / sizeof(T));
+  if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
   return values;
 }
 
@@ -47,7 +50,8 @@ std::vector<int> masked_of(const std::vector<spec::Status>& status) {
 void expect_rows(const Received& got, const spec::Received& wanted, bool zero_padding) {
   ASSERT_EQ(got.x.view.numel() * static_cast<int64_t>(size_of(got.x.view.dtype)),
             static_cast<int64_t>(wanted.x.size()));
-  const auto* x = static_cast<const std::byte*>(got.x.view.data);
+  const std::vector<std::byte> fetched = fetch(got.x.view);
+  const std::byte* x = fetched.data();
   for (int64_t row = 0; row < wanted.rows; ++row) {
     if (wanted.row_source[row] < 0 && !zero_padding) continue;
     const int64_t at = row * wanted.row_bytes;
@@ -61,7 +65,8 @@ void expect_scales(const Received& got, const spec::Received& wanted) {
   if (wanted.scale_words == 0) return;
   const TensorView& view = got.scales.view;
   ASSERT_TRUE(view.is_set());
-  const auto* words = static_cast<const uint32_t*>(view.data);
+  const std::vector<std::byte> fetched = fetch(view);
+  const auto* words = reinterpret_cast<const uint32_t*>(fetched.data());
   const size_t last = view.shape.size() - 1;
   const int64_t group = view.shape[last - 1];
   for (int64_t row = 0; row < wanted.rows; ++row) {
@@ -140,9 +145,7 @@ void expect_received(const Received& got, const spec::Received& wanted, const Ca
 }
 
 void expect_combined(const Combined& got, const spec::Combined& wanted) {
-  std::vector<std::byte> x(static_cast<size_t>(got.x.view.numel()) * size_of(got.x.view.dtype));
-  if (!x.empty()) std::memcpy(x.data(), got.x.view.data, x.size());
-  expect_same("combined x", x, wanted.x);
+  expect_same("combined x", fetch(got.x.view), wanted.x);
   expect_tensor("combined weights", got.weights.view, wanted.weights);
   EXPECT_EQ(got.masked, masked_of(wanted.status));
 }

@@ -1,4 +1,4 @@
-// Tests that run in every cell of {thread, process} x {plain, reordering} x {Solo, Team}.
+// Tests that run in every cell of {thread, process} x {plain, reordering} x {Solo, Team}, and on GPUs where there are any.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,14 @@ namespace heddle::testing {
 
 inline void PrintTo(const How& how, std::ostream* out) { *out << name_of(how); }
 
-class InEveryCell : public ::testing::TestWithParam<How> {};
+/// Ends a test early, as skipped, on a machine that cannot play it.
+#define HEDDLE_NEEDS(how) \
+  if (const std::string problem = problem_of(how); !problem.empty()) GTEST_SKIP() << problem
+
+class InEveryCell : public ::testing::TestWithParam<How> {
+ protected:
+  void SetUp() override { HEDDLE_NEEDS(GetParam()); }
+};
 
 inline std::string cell_name(const ::testing::TestParamInfo<How>& info) { return name_of(info.param); }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "support/rank_memory.hpp"
+
 namespace heddle::testing {
 namespace {
 
@@ -34,10 +36,10 @@ Inputs::Inputs(const Case& c, const Meaning& m, int rank)
 
 Plan Inputs::plan(Buffer& buffer) const {
   if (case_.by_rank_map) {
-    return buffer.plan_from_rank_map(table(batch_.rank_map, DType::u8, batch_.tokens, meaning_.world.ranks));
+    return buffer.plan_from_rank_map(lend(table(batch_.rank_map, DType::u8, batch_.tokens, meaning_.world.ranks)));
   }
-  if (case_.wide_ids) return buffer.plan(table(wide_ids_, DType::i64, batch_.tokens, meaning_.world.topk));
-  return buffer.plan(table(batch_.ids, DType::i32, batch_.tokens, meaning_.world.topk));
+  if (case_.wide_ids) return buffer.plan(lend(table(wide_ids_, DType::i64, batch_.tokens, meaning_.world.topk)));
+  return buffer.plan(lend(table(batch_.ids, DType::i32, batch_.tokens, meaning_.world.topk)));
 }
 
 TensorView Inputs::x_view() const {
@@ -57,9 +59,9 @@ TensorView Inputs::scales_view() const {
 }
 
 DispatchInput Inputs::dispatch_input() const {
-  DispatchInput input{.x = x_view(), .scales = scales_view(), .weights = {}};
+  DispatchInput input{.x = lend(x_view()), .scales = lend(scales_view()), .weights = {}};
   if (case_.with_weights && !case_.by_rank_map) {
-    input.weights = table(batch_.weights, DType::f32, batch_.tokens, meaning_.world.topk);
+    input.weights = lend(table(batch_.weights, DType::f32, batch_.tokens, meaning_.world.topk));
   }
   return input;
 }
@@ -74,16 +76,16 @@ CombineInput Inputs::combine_input() const {
   CombineInput input;
   const int64_t rows = meaning_.received[rank_].rows;
   const int64_t tokens = batch_.tokens;
-  input.x = table(meaning_.outputs[rank_], case_.in_dtype, rows, case_.world.hidden);
+  input.x = lend(table(meaning_.outputs[rank_], case_.in_dtype, rows, case_.world.hidden));
   const auto& biases = meaning_.biases[rank_];
-  if (case_.biases > 0) input.bias0 = table(biases[0], case_.out_dtype, tokens, case_.world.hidden);
-  if (case_.biases > 1) input.bias1 = table(biases[1], case_.out_dtype, tokens, case_.world.hidden);
+  if (case_.biases > 0) input.bias0 = lend(table(biases[0], case_.out_dtype, tokens, case_.world.hidden));
+  if (case_.biases > 1) input.bias1 = lend(table(biases[1], case_.out_dtype, tokens, case_.world.hidden));
   if (case_.row_weights) {
-    input.row_weights = table(meaning_.row_weights[rank_], DType::f32, rows, meaning_.world.topk);
+    input.row_weights = lend(table(meaning_.row_weights[rank_], DType::f32, rows, meaning_.world.topk));
     if (case_.layout != Layout::token_major) input.row_weights.shape = {rows};
   }
   if (case_.sum == Sum::late || case_.sum == Sum::alone) {
-    input.weights = table(batch_.weights, DType::f32, tokens, meaning_.world.topk);
+    input.weights = lend(table(batch_.weights, DType::f32, tokens, meaning_.world.topk));
   }
   return input;
 }

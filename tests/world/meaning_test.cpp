@@ -15,7 +15,10 @@ uint64_t seed_of(Group group, const How& how) {
          static_cast<uint64_t>(how.port) * 2 + static_cast<uint64_t>(how.crew);
 }
 
-class Worlds : public ::testing::TestWithParam<std::tuple<How, Group>> {};
+class Worlds : public ::testing::TestWithParam<std::tuple<How, Group>> {
+ protected:
+  void SetUp() override { HEDDLE_NEEDS(std::get<How>(GetParam())); }
+};
 
 TEST_P(Worlds, MeanWhatTheSpecSays) {
   const auto& [how, group] = GetParam();

@@ -1,0 +1,294 @@
+// A Buffer on GPUs as programs use it: calls on streams that nobody waits for, events, captured graphs, and what goes wrong
+// there. That results are what the spec says is shown by the world's tests (tests/world) on GPUs.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <barrier>
+
+#include "cuda/gpu_machine.hpp"
+#include "cuda/rounds.hpp"
+#include "cuda/streams.hpp"
+#include "ops/connect.hpp"
+#include "support/buffer_access.hpp"
+#include "support/errors.hpp"
+#include "support/rank_memory.hpp"
+#include "support/thread_ranks.hpp"
+
+namespace heddle::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int kExperts = 8;
+constexpr int kTopk = 2;
+constexpr int kTokens = 48;
+constexpr int kHidden = 512;
+
+/// One rank: a buffer, its stream, a batch.
+class GpuRank {
+ public:
+  GpuRank(Bootstrap& group, Config config)
+      : rank_(group.rank()), parts_(connect(group, on_gpu(config, group))), backend_(*parts_.backend), memory_(backend_),
+        buffer_(BufferAccess::make(std::move(parts_))) {
+    const Topology& topo = buffer_.topology();
+    for (int token = 0; token < kTokens; ++token) {
+      for (int k = 0; k < kTopk; ++k) ids_.push_back((token + 3 * k) % kExperts);
+      hits_.push_back(topo.owner_of(ids_[ids_.size() - 1]) == topo.owner_of(ids_[ids_.size() - 2]) ? 1 : 2);
+    }
+    x_ = lend(view_of(rows_.data(), DType::bf16, {kTokens, kHidden}));
+    wrong_ = lend(view_of(&zero_, DType::i64, {1}));
+    hits_view_ = lend(view_of(hits_.data(), DType::i32, {kTokens}));
+  }
+
+  int index() const { return rank_; }
+  Buffer& buffer() { return buffer_; }
+  const Stream& stream() const { return stream_; }
+  Placement here() const { return {.stream = stream_.get()}; }
+  std::vector<int32_t>& ids() { return ids_; }
+  TensorView ids_view() { return lend(view_of(ids_.data(), DType::i32, {kTokens, kTopk})); }
+  DispatchInput input() const { return {.x = x_}; }
+  const TensorView& x() const { return x_; }
+  static DispatchOptions fixed(const Placement& on) { return {.fixed_size = true, .on = on}; }
+
+  RowPattern pattern(int round) const {
+    return {.rank = rank_, .tokens = kTokens, .hidden = kHidden, .round = static_cast<uint32_t>(round)};
+  }
+  void fill(int round) const { fill_rows(x_.data, pattern(round), stream_.get()); }
+  void count_wrong(const void* combined, int round, const Stream& where) const {
+    count_bad_rows(combined, static_cast<const int32_t*>(hits_view_.data), pattern(round),
+                   static_cast<unsigned long long*>(wrong_.data), where.get());
+  }
+  int64_t wrong() const {
+    stream_.wait();
+    int64_t count = -1;
+    const auto bytes = fetch(wrong_);
+    std::copy(bytes.begin(), bytes.end(), reinterpret_cast<std::byte*>(&count));
+    return count;
+  }
+  /// There and back, without experts.
+  Combined round_trip(const Plan& plan, const Placement& on) {
+    const Received received = buffer_.dispatch(plan, input(), fixed(on));
+    return buffer_.combine(received.handle, {.x = received.x.view}, {.on = on});
+  }
+  void expect_usable() {
+    const Plan plan = buffer_.plan(ids_view());
+    fill(1000);
+    stream_.wait();
+    count_wrong(round_trip(plan, {}).x.view.data, 1000, stream_);
+    EXPECT_EQ(wrong(), 0) << "rank " << rank_;
+  }
+
+ private:
+  Config on_gpu(Config config, const Bootstrap& group) const {
+    config.device = {DeviceKind::cuda, group.rank() % count_gpus()};
+    config.experts = kExperts;
+    config.max_tokens = kTokens;
+    config.window_bytes = int64_t{8} << 20;
+    use_gpu(config.device.index);
+    return config;
+  }
+
+  int rank_;
+  BufferParts parts_;
+  Backend& backend_;
+  RankMemory memory_;
+  Buffer buffer_;
+  Stream stream_;
+  std::vector<int32_t> ids_, hits_;
+  std::vector<uint16_t> rows_ = std::vector<uint16_t>(kTokens * kHidden);
+  int64_t zero_ = 0;
+  TensorView x_, wrong_, hits_view_;
+};
+
+void on_gpus(int ranks, const Config& config, const std::function<void(GpuRank&, Bootstrap&)>& body) {
+  const Errors errors = run_threads(ranks, [&](Bootstrap& group) {
+    GpuRank rank(group, config);
+    group.barrier("start");
+    body(rank, group);
+    group.barrier("end");
+  });
+  EXPECT_THAT(errors, NoneFailed());
+}
+
+class Streams : public ::testing::Test {
+ protected:
+  void SetUp() override { HEDDLE_NEEDS_GPU(); }
+};
+
+// Nobody waits: x is written again behind each call, and results are dropped while they are still to be made.
+TEST_F(Streams, CallsFollowTheirStream) {
+  on_gpus(2, {}, [](GpuRank& r, Bootstrap&) {
+    const Plan plan = r.buffer().plan(r.ids_view(), r.here());
+    for (int round = 0; round < 200; ++round) {
+      r.fill(round);
+      r.count_wrong(r.round_trip(plan, r.here()).x.view.data, round, r.stream());
+      if (round % 16 == 15) r.stream().wait();  // a full queue would hold a lock that the other rank needs
+    }
+    EXPECT_EQ(r.wrong(), 0) << "rank " << r.index();
+  });
+}
+
+TEST_F(Streams, EventsOrderCallsOnDifferentStreams) {
+  on_gpus(2, {}, [](GpuRank& r, Bootstrap&) {
+    const Plan plan = r.buffer().plan(r.ids_view());
+    const Stream other;
+    const Event dispatched, combined, checked;
+    for (int round = 0; round < 100; ++round) {
+      r.fill(round);
+      const auto there = GpuRank::fixed({.stream = r.stream().get(), .after = round > 0 ? checked.get() : nullptr,
+                                         .done = dispatched.get()});
+      const Received received = r.buffer().dispatch(plan, r.input(), there);
+      const Combined back = r.buffer().combine(
+          received.handle, {.x = received.x.view},
+          {.on = {.stream = other.get(), .after = dispatched.get(), .done = combined.get()}});
+      r.count_wrong(back.x.view.data, round, other);
+      checked.record(other);
+      if (round % 8 == 7) other.wait();
+    }
+    other.wait();
+    EXPECT_EQ(r.wrong(), 0) << "rank " << r.index();
+  });
+}
+
+// What the capture took must not be given to other calls, though plan, handle and results are dropped.
+TEST_F(Streams, AGraphKeepsWhatItNeedsAndMixesWithOtherCalls) {
+  on_gpus(2, {}, [](GpuRank& r, Bootstrap&) {
+    const void* result = nullptr;
+    Plan plan = r.buffer().plan(r.ids_view(), r.here());
+    {
+      const Graph graph(r.stream().get(), [&] { result = r.round_trip(plan, r.here()).x.view.data; });
+      plan = {};
+      for (int round = 0; round < 60; ++round) {
+        r.fill(round);
+        if (round % 3 != 1) {
+          graph.replay();
+          r.count_wrong(result, round, r.stream());
+        } else {
+          const Plan another = r.buffer().plan(r.ids_view(), r.here());
+          r.count_wrong(r.round_trip(another, r.here()).x.view.data, round, r.stream());
+        }
+        if (round % 8 == 7) r.stream().wait();
+      }
+      EXPECT_EQ(r.wrong(), 0) << "rank " << r.index();
+    }
+    r.expect_usable();
+  });
+}
+
+// At a capture nothing is sent, so what is refused there is nobody else's business.
+TEST_F(Streams, ACaptureRefusesExactSizesLocally) {
+  on_gpus(2, {}, [](GpuRank& r, Bootstrap&) {
+    const Plan plan = r.buffer().plan(r.ids_view());
+    if (r.index() == 0) {
+      const Graph graph(r.stream().get(), [&] {
+        EXPECT_THAT(error_of([&] { r.buffer().dispatch(plan, r.input(), {.on = r.here()}); }),
+                    error_with(ErrorCode::usage, "fixed_size"));
+      });
+    }
+    r.expect_usable();
+  });
+}
+
+TEST_F(Streams, ExactSizesNeedOnlyTheHeaders) {
+  on_gpus(2, {}, [](GpuRank& r, Bootstrap&) {
+    const Plan plan = r.buffer().plan(r.ids_view(), r.here());
+    for (int round = 0; round < 20; ++round) {
+      r.fill(round);
+      const Received received = r.buffer().dispatch(plan, r.input(), {.on = r.here()});
+      EXPECT_EQ(received.num_rows, received.x.view.dim(0));
+      EXPECT_EQ(received.handle.num_received(), received.num_rows);
+      const Combined back = r.buffer().combine(received.handle, {.x = received.x.view}, {.on = r.here()});
+      r.count_wrong(back.x.view.data, round, r.stream());
+    }
+    EXPECT_EQ(r.wrong(), 0) << "rank " << r.index();
+  });
+}
+
+TEST_F(Streams, ATensorOnAnotherDeviceIsRefused) {
+  on_gpus(2, {}, [](GpuRank& r, Bootstrap&) {
+    const Plan plan = r.buffer().plan(r.ids_view());
+    std::vector<uint16_t> rows(kTokens * kHidden);
+    DispatchInput input = r.input();
+    if (r.index() == 1) input.x = view_of(rows.data(), DType::bf16, {kTokens, kHidden});
+    const auto error = error_of([&] { r.buffer().dispatch(plan, input); });
+    if (r.index() == 1) EXPECT_THAT(error, error_with(ErrorCode::usage, "x is on cpu", "legal: cuda:"));
+    else EXPECT_THAT(error, error_with(ErrorCode::refused, "rank 1", "x.device"));
+    r.expect_usable();
+  });
+}
+
+TEST_F(Streams, ABadIdIsNamed) {
+  on_gpus(2, {}, [](GpuRank& r, Bootstrap&) {
+    const std::vector<int32_t> good = r.ids();
+    if (r.index() == 0) r.ids()[7] = kExperts;
+    if (r.index() == 0) {
+      EXPECT_THAT(error_of([&] { r.buffer().plan(r.ids_view()); }), error_with(ErrorCode::usage, "ids[3][1] = 8"));
+    }
+    // On a stream the host does not wait; who uses the plan is told.
+    const Plan plan = r.buffer().plan(r.ids_view(), r.here());
+    r.stream().wait();
+    const auto error = error_of([&] { r.buffer().dispatch(plan, r.input()); });
+    if (r.index() == 0) EXPECT_THAT(error, error_with(ErrorCode::usage, "ids[3][1]"));
+    else EXPECT_THAT(error, error_with(ErrorCode::refused, "rank 0", "ids"));
+    r.ids() = good;
+    r.expect_usable();
+  });
+}
+
+bool is_poisoned(const TensorView& x) {
+  const auto bytes = fetch(x);
+  return std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte == std::byte{0xFF}; });
+}
+
+// Nobody waits for the call that fails: its output is no result, and the next call says why.
+TEST_F(Streams, AFaultIsRaisedByTheNextCall) {
+  on_gpus(2, {.timeout = milliseconds(400)}, [](GpuRank& r, Bootstrap& group) {
+    const Plan plan = r.buffer().plan(r.ids_view());
+    if (r.index() == 0) {
+      const Received received = r.buffer().dispatch(plan, r.input(), GpuRank::fixed(r.here()));
+      r.stream().wait();
+      EXPECT_TRUE(is_poisoned(received.x.view));
+      EXPECT_THAT(error_of([&] { r.buffer().dispatch(plan, r.input()); }), error_with(ErrorCode::timeout, "rank 1"));
+      EXPECT_THAT(error_of([&] { r.buffer().dispatch(plan, r.input()); }), error_with(ErrorCode::faulted, "rank 1"));
+    }
+    group.barrier("a fault later");
+    r.buffer().reset();
+    r.expect_usable();
+  });
+}
+
+// As the other ranks raise: nobody may take the output for a result.
+TEST_F(Streams, ARefusedCallThatNobodyWaitsForLeavesNoResult) {
+  on_gpus(2, {}, [](GpuRank& r, Bootstrap&) {
+    const Plan plan = r.buffer().plan(r.ids_view());
+    if (r.index() == 1) {
+      r.buffer().refuse_dispatch("x");
+    } else {
+      const Received received = r.buffer().dispatch(plan, r.input(), GpuRank::fixed(r.here()));
+      r.stream().wait();
+      EXPECT_TRUE(is_poisoned(received.x.view));
+    }
+    r.expect_usable();
+  });
+}
+
+TEST_F(Streams, InterruptEndsAWaitOnTheGpu) {
+  on_gpus(2, {.timeout = std::chrono::seconds(50)}, [](GpuRank& r, Bootstrap& group) {
+    const Plan plan = r.buffer().plan(r.ids_view());
+    if (r.index() == 0) {
+      std::atomic<bool> ended = false;
+      std::thread other([&] {
+        while (!ended) r.buffer().interrupt();
+      });
+      EXPECT_THAT(error_of([&] { r.buffer().dispatch(plan, r.input()); }), error_with(ErrorCode::faulted, "interrupted"));
+      ended = true;
+      other.join();
+    }
+    group.barrier("interrupted");
+    r.buffer().reset();
+    r.expect_usable();
+  });
+}
+
+}  // namespace
+}  // namespace heddle::testing
