@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -67,7 +68,7 @@ class Buffer(LowLatency):
         self.num_nvl_bytes = positive("num_nvl_bytes", num_nvl_bytes, 0)
         self.num_rdma_bytes = positive("num_rdma_bytes", num_rdma_bytes, 0)
         self.low_latency_mode = low_latency_mode
-        self.num_qps_per_rank = positive("num_qps_per_rank", num_qps_per_rank, 0)
+        self.num_qps_per_rank = positive("num_qps_per_rank", math.ceil(num_qps_per_rank), 0)
         self.explicitly_destroy = explicitly_destroy
         self.enable_shrink = enable_shrink
         if num_nvl_peers is not None:

@@ -55,7 +55,8 @@ SIGNATURES = {
     "Buffer.get_dispatch_layout": "self! topk_idx! num_experts! previous_event=None async_finish=False "
     "allocate_on_comm_stream=False",
     "Buffer.dispatch": "self! x! handle=None num_tokens_per_rank=None num_tokens_per_rdma_rank=None "
-    "is_token_in_rank=None num_tokens_per_expert=None topk_idx=None topk_weights=None expert_alignment=1 num_worst_tokens=0 config=None "
+    "is_token_in_rank=None num_tokens_per_expert=None topk_idx=None topk_weights=None expert_alignment=1 "
+    "num_worst_tokens=0 config=None "
     "previous_event=None async_finish=False allocate_on_comm_stream=False",
     "Buffer.combine": "self! x! handle! topk_weights=None bias=None config=None previous_event=None async_finish=False "
     "allocate_on_comm_stream=False",
@@ -116,7 +117,8 @@ SIGNATURES = {
     "probs=None routing_map=None num_dispatched_tokens_tensor=None num_dispatched_tokens=None handle=None",
     "HybridEPBuffer.combine": "self! hidden! probs=None handle=None",
     "HybridEPBuffer.dispatch_with_permute": "self! * hidden! topk_idx=None topk_weights=None "
-    "num_of_experts_per_rank=None num_of_experts=None use_fp8=None routing_map=None probs=None scaling_factor=None num_permuted_tokens=None "
+    "num_of_experts_per_rank=None num_of_experts=None use_fp8=None routing_map=None probs=None "
+    "scaling_factor=None num_permuted_tokens=None "
     "pad_multiple=None handle=None non_blocking=False fuse_permute_dispatch=False num_dispatched_tokens=None "
     "use_host_meta=None",
     "HybridEPBuffer.combine_with_unpermute": "self! * hidden! probs=None handle=None pad_multiple=None "
