@@ -28,6 +28,8 @@ def dispatch_options(
     max_tokens: int | None = None,
     zero_padding: bool = False,
     drop_overflow: bool = False,
+    stream: int | None = None,
+    num_sms: int | None = None,
 ) -> _core.DispatchOptions:
     return _core.DispatchOptions(
         layout=layout,
@@ -38,6 +40,8 @@ def dispatch_options(
         max_tokens=0 if max_tokens is None else _int32("max_tokens", max_tokens),
         zero_padding=zero_padding,
         drop_overflow=drop_overflow,
+        stream=stream,
+        num_sms=sms(num_sms),
     )
 
 
@@ -64,8 +68,16 @@ def combine_input(
     )
 
 
-def combine_options(*, weighted: bool, float32_wire: bool, out_dtype: Any) -> _core.CombineOptions:
-    return _core.CombineOptions(weighted=weighted, float32_wire=float32_wire, out_dtype=dtype_name(out_dtype))
+def combine_options(
+    *, weighted: bool, float32_wire: bool, out_dtype: Any, stream: int | None, num_sms: int | None
+) -> _core.CombineOptions:
+    return _core.CombineOptions(
+        weighted=weighted,
+        float32_wire=float32_wire,
+        out_dtype=dtype_name(out_dtype),
+        stream=stream,
+        num_sms=sms(num_sms),
+    )
 
 
 def is_handle(route: object) -> bool:
@@ -85,9 +97,8 @@ def check_handle(handle: object) -> None:
         raise UsageError(f"handle is a {type(handle).__name__}, legal: the handle of a dispatch")
 
 
-def check_stream(stream: int | None) -> None:
-    if stream is not None:
-        raise UsageError(f"stream is {stream!r}, legal on the CPU: None")
+def sms(num_sms: int | None) -> int:
+    return 0 if num_sms is None else _int32("num_sms", num_sms)
 
 
 def argument_named_by(error: Exception) -> str:

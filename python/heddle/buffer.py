@@ -6,7 +6,7 @@ import atexit
 import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -15,18 +15,19 @@ from .arguments import (
     argument_named_by,
     check_handle,
     check_plan,
-    check_stream,
     combine_input,
     combine_options,
     dispatch_input,
     dispatch_options,
     is_handle,
+    sms,
 )
 from .bootstrap import as_bootstrap, patiently
 from .errors import UsageError
-from .frameworks import Array, dense, is_torch, readable
+from .frameworks import Array, dense, is_torch, readable, torch_allocator
 from .results import Combined, Received, Split
 from .route import Handle, Plan
+from .streams import gpu_of, join, on_stream
 
 _alive: weakref.WeakSet[Buffer] = weakref.WeakSet()
 _by_key: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()
@@ -45,8 +46,9 @@ class Buffer:
     """One rank's end of the pair of operations dispatch and combine.
 
     All ranks make the same calls in the same order. Any thread may call, one at a time. Arrays are NumPy arrays or
-    torch tensors; results are of the framework of `x`. T tokens of this rank, K columns (top-k), H hidden, E experts,
-    R ranks, L experts of this rank; rank r owns experts [r * E // R, (r + 1) * E // R).
+    torch tensors, on a GPU also others with __dlpack__; results are of the framework of `x`. T tokens of this rank, K
+    columns (top-k), H hidden, E experts, R ranks, L experts of this rank; rank r owns experts
+    [r * E // R, (r + 1) * E // R).
 
     group            a heddle.Bootstrap, or a torch.distributed process group of any backend
     experts          E, of all ranks together
@@ -57,9 +59,18 @@ class Buffer:
     mask_late_peers  a peer that misses the deadline is masked (its part is zero, and the result says so); else the call
                      fails
     threads          CPU threads that work on one call
+    device           "cpu" (also None), or where the buffer works: "cuda" (torch's current GPU, else GPU 0), "cuda:1", a
+                     torch.device. Ranks may share a GPU
+    pinned_windows   on GPUs: put rows into host memory, also where GPUs reach one another's
+    num_sms          on a GPU: most multiprocessors that a call takes; None = all, or a share of a GPU that ranks share
 
-    Collective: every rank must build it, with the same settings but for timeout and threads. Raises MismatchError on
-    every rank if they differ, TimeoutError_ if a rank does not come, UsageError for a wrong argument.
+    On a GPU a call with torch tensors is enqueued on torch's current stream, as torch's own operations are. Exact sizes
+    make the host wait for the other ranks' headers; with fixed_size it waits for nothing, so that a graph can hold the
+    call. What happens to a call that nobody waits for is raised by the next one.
+
+    Collective: every rank must build it, with the same settings but for timeout, threads, num_sms and the GPU's number.
+    Raises MismatchError on every rank if they differ, TimeoutError_ if a rank does not come, UsageError for a wrong
+    argument, SystemError_ where a GPU cannot be used.
     """
 
     def __init__(
@@ -72,8 +83,12 @@ class Buffer:
         timeout: float = 100.0,
         mask_late_peers: bool = False,
         threads: int = 1,
+        device: Any = None,
+        pinned_windows: bool = False,
+        num_sms: int | None = None,
     ) -> None:
         bootstrap = as_bootstrap(group)
+        self._gpu = gpu_of(device)
         config = _core.Config(
             experts=experts,
             max_tokens=max_tokens,
@@ -81,9 +96,13 @@ class Buffer:
             timeout=timeout,
             mask_late_peers=mask_late_peers,
             threads=threads,
+            gpu=self._gpu,
+            pinned_windows=pinned_windows,
+            num_sms=sms(num_sms),
         )
         self._core: _core.Buffer = patiently(bootstrap, lambda: _core.Buffer(bootstrap, config))
         self._config = config
+        self._has_allocator = False
         self.key: int = next(_keys)
         """A number that stands for this buffer in this process, where only numbers can go."""
         _alive.add(self)
@@ -99,6 +118,21 @@ class Buffer:
         return self._core.size
 
     @property
+    def device(self) -> str:
+        """ "cpu", or "cuda:0"."""
+        return "cpu" if self._gpu is None else f"cuda:{self._gpu}"
+
+    @property
+    def windows(self) -> str:
+        """How peers reach this rank's window: "heap", "shared memory"; on GPUs "fabric", "descriptor", "pinned"."""
+        return self._core.windows
+
+    @property
+    def num_sms(self) -> int:
+        """Most multiprocessors of the GPU that a call takes."""
+        return self._core.num_sms
+
+    @property
     def local_experts(self) -> range:
         """Global ids of the experts that this rank owns."""
         return self.experts_of(self.rank)
@@ -109,26 +143,32 @@ class Buffer:
             raise UsageError(f"experts_of: rank = {rank}, legal: 0 to {self.size - 1}")
         return range(self._core.first_expert(rank), self._core.first_expert(rank + 1))
 
-    def plan(self, ids: Array) -> Plan:
+    def plan(self, ids: Array, *, stream: Any = None, num_sms: int | None = None) -> Plan:
         """The route of a batch from its expert ids. Local: no peer hears of it.
 
-        ids  [T, K] int32 or int64 global expert ids, any strides; -1 = none
+        ids      [T, K] int32 or int64 global expert ids, any strides; -1 = none
+        stream, num_sms  see dispatch()
 
-        Raises UsageError for an id outside [-1, E), naming token and column.
+        Raises UsageError for an id outside [-1, E), naming token and column. On a GPU's stream nobody waits for that:
+        such an id counts as none, and the first dispatch that can know of it raises.
         """
-        return Plan(self._core.plan(readable(ids)), is_torch(ids))
+        with on_stream(self._gpu, stream, ids) as handle:
+            return Plan(self._core.plan(readable(ids), handle, sms(num_sms)), is_torch(ids))
 
-    def plan_from_rank_map(self, is_token_in_rank: Array) -> Plan:
+    def plan_from_rank_map(self, is_token_in_rank: Array, *, stream: Any = None, num_sms: int | None = None) -> Plan:
         """The route of a batch from the ranks that its tokens go to, without expert ids: for token-major dispatches.
 
         is_token_in_rank  [T, R] bool or uint8, any strides
+        stream, num_sms   see dispatch()
         """
-        return Plan(self._core.plan_from_rank_map(readable(is_token_in_rank)), is_torch(is_token_in_rank))
+        with on_stream(self._gpu, stream, is_token_in_rank) as handle:
+            core = self._core.plan_from_rank_map(readable(is_token_in_rank), handle, sms(num_sms))
+            return Plan(core, is_torch(is_token_in_rank))
 
     def handle(
         self, plan: Plan, *, recv_offset: Array, recv_token: Array, source_tokens: Array, recv_ids: Array | None = None
     ) -> Handle:
-        """The handle of a token-major dispatch of exact size along `plan`, once more, from copies of its tensors. Local.
+        """The handle of a token-major dispatch of exact size along `plan`, again, from copies of its tensors. Local.
 
         recv_offset    [R + 1] int32, Handle.recv_offset
         recv_token     [n] int32, Handle.recv_token
@@ -141,8 +181,9 @@ class Buffer:
             recv_ids = recv_token[:, None][:, :0]
         if is_handle(plan):
             raise UsageError("plan is a Handle, legal: a Plan")
-        tensors = [dense(one) for one in (recv_offset, recv_token, source_tokens, recv_ids)]
-        return Handle(self._core.handle(plan._core, *tensors), is_torch(recv_offset))
+        with on_stream(self._gpu, None, recv_offset) as handle:
+            tensors = [dense(one) for one in (recv_offset, recv_token, source_tokens, recv_ids)]
+            return Handle(self._core.handle(plan._core, *tensors, stream=handle), is_torch(recv_offset))
 
     def dispatch(
         self,
@@ -160,7 +201,8 @@ class Buffer:
         max_tokens: int | None = None,
         zero_padding: bool = False,
         drop_overflow: bool = False,
-        stream: int | None = None,
+        stream: Any = None,
+        num_sms: int | None = None,
     ) -> Received:
         """Sends every token once to each rank that owns one of its experts. Collective.
 
@@ -177,19 +219,25 @@ class Buffer:
         alignment      expert-major: each expert's group begins at a multiple of it, in rows
         quantise       "none", or bfloat16 rows to float8 with a scale for each 128 elements on the way: "fp8",
                        "fp8_pow2" (scales are powers of two), "fp8_ue8m0" (the same as exponent bytes, four to an int32)
-        fixed_size     outputs have their worst-case size, and the host waits for no count; a slab always is so
+        fixed_size     outputs have their worst-case size, and the host waits for no count; a slab always is so. On a
+                       GPU's stream it waits for nothing: masked is then empty, num_rows all rows, num_dropped 0
         capacity       rows of fixed-size outputs; None = worst case. Rows past it are dropped
         max_tokens     most tokens of any rank in this call; None = the buffer's
         zero_padding   clear rows that hold nothing
         drop_overflow  count rows past the capacity in Received.num_dropped; else OverflowError_ after the call
-        stream         CUDA stream; None on the CPU
+        stream         on a GPU: a stream of torch or CuPy, or its number; None = torch's current one for torch tensors,
+                       else none: the call returns when its outputs are valid
+        num_sms        on a GPU: most multiprocessors that the call takes; None = the buffer's
 
         Raises UsageError for a wrong argument: the other ranks then raise RefusedError, and the next call works.
         """
-        with self._refusing(self._core.refuse_dispatch):
-            check_stream(stream)
-            inputs = dispatch_input(x, scales=scales, weights=weights, dtype=dtype)
-            options = dispatch_options(
+        with self._on(self._core.refuse_dispatch, stream, x, scales, weights) as handle:
+            return self._dispatch(
+                route,
+                x,
+                scales,
+                weights,
+                dtype,
                 layout=layout,
                 alignment=alignment,
                 quantise=quantise,
@@ -198,9 +246,24 @@ class Buffer:
                 max_tokens=max_tokens,
                 zero_padding=zero_padding,
                 drop_overflow=drop_overflow,
+                stream=handle,
+                num_sms=num_sms,
             )
+
+    def _dispatch(
+        self,
+        route: Plan | Handle,
+        x: Array,
+        scales: Array | None,
+        weights: Array | None,
+        dtype: Any,
+        **options: Any,
+    ) -> Received:
+        with self._refusing(self._core.refuse_dispatch):
+            inputs = dispatch_input(x, scales=scales, weights=weights, dtype=dtype)
+            chosen = dispatch_options(**options)
             call: Any = self._core.dispatch_again if is_handle(route) else self._core.dispatch
-        return Received(call(route._core, inputs, options), is_torch(x))
+        return Received(call(route._core, inputs, chosen), is_torch(x))
 
     def dispatch_send(
         self,
@@ -210,19 +273,19 @@ class Buffer:
         scales: Array | None = None,
         weights: Array | None = None,
         dtype: Any = None,
-        stream: int | None = None,
+        stream: Any = None,
         **options: Any,
     ) -> Split[Received]:
         """The first half of a dispatch(): sends and returns. Outputs are fixed-size. At most two may wait for their
         receive(); a third send runs that of the first. Arguments and errors are dispatch()'s."""
-        with self._refusing(self._core.refuse_dispatch):
-            check_stream(stream)
-            inputs = dispatch_input(x, scales=scales, weights=weights, dtype=dtype)
-            chosen = dispatch_options(**{**options, "fixed_size": True})
-            check_plan(route)
-        core = self._core.dispatch_send(route._core, inputs, chosen)
+        with self._on(self._core.refuse_dispatch, stream, x, scales, weights) as handle:
+            with self._refusing(self._core.refuse_dispatch):
+                inputs = dispatch_input(x, scales=scales, weights=weights, dtype=dtype)
+                chosen = dispatch_options(**{**options, "fixed_size": True, "stream": handle})
+                check_plan(route)
+            core = self._core.dispatch_send(route._core, inputs, chosen)
         torch = is_torch(x)
-        return Split(core, lambda received: Received(received, torch), self._core, inputs)
+        return Split(core, lambda received: Received(received, torch), self._core, inputs, self._join(handle, torch))
 
     def combine(
         self,
@@ -237,7 +300,8 @@ class Buffer:
         dtype: Any = None,
         out_dtype: Any = None,
         out: Array | None = None,
-        stream: int | None = None,
+        stream: Any = None,
+        num_sms: int | None = None,
     ) -> Combined:
         """Brings the experts' rows back and sums them in FP32: first a rank's, then over ranks ascending. Collective.
 
@@ -253,18 +317,23 @@ class Buffer:
         dtype         what x's elements are, where the array cannot say it: "bfloat16" for uint16
         out_dtype     of the result; None = x's
         out           [T, H] to write to
-        stream        CUDA stream; None on the CPU
+        stream, num_sms  see dispatch()
 
         Raises UsageError for a wrong argument: the other ranks then raise RefusedError, and the next call works.
         """
-        with self._refusing(self._core.refuse_combine):
-            check_stream(stream)
-            inputs = combine_input(
-                x, bias=bias, row_weights=row_weights, weights=weights, dtype=dtype, out_dtype=out_dtype, out=out
-            )
-            options = combine_options(weighted=weighted, float32_wire=float32_wire, out_dtype=out_dtype)
-            check_handle(handle)
-        return Combined(self._core.combine(handle._core, inputs, options), is_torch(x), out)
+        arrays = {"bias": bias, "row_weights": row_weights, "weights": weights, "out": out}
+        with self._on(self._core.refuse_combine, stream, x, *_flat(arrays)) as number:
+            with self._refusing(self._core.refuse_combine):
+                inputs = combine_input(x, dtype=dtype, out_dtype=out_dtype, **arrays)
+                options = combine_options(
+                    weighted=weighted,
+                    float32_wire=float32_wire,
+                    out_dtype=out_dtype,
+                    stream=number,
+                    num_sms=num_sms,
+                )
+                check_handle(handle)
+            return Combined(self._core.combine(handle._core, inputs, options), is_torch(x), out)
 
     def combine_send(
         self,
@@ -275,18 +344,26 @@ class Buffer:
         float32_wire: bool = False,
         out_dtype: Any = None,
         out: Array | None = None,
-        stream: int | None = None,
+        stream: Any = None,
+        num_sms: int | None = None,
         **arrays: Any,
     ) -> Split[Combined]:
         """The first half of a combine(): sends and returns. Arguments and errors are combine()'s."""
-        with self._refusing(self._core.refuse_combine):
-            check_stream(stream)
-            inputs = combine_input(x, out_dtype=out_dtype, out=out, **arrays)
-            options = combine_options(weighted=weighted, float32_wire=float32_wire, out_dtype=out_dtype)
-            check_handle(handle)
-        core = self._core.combine_send(handle._core, inputs, options)
+        with self._on(self._core.refuse_combine, stream, x, out, *_flat(arrays)) as number:
+            with self._refusing(self._core.refuse_combine):
+                inputs = combine_input(x, out_dtype=out_dtype, out=out, **arrays)
+                options = combine_options(
+                    weighted=weighted,
+                    float32_wire=float32_wire,
+                    out_dtype=out_dtype,
+                    stream=number,
+                    num_sms=num_sms,
+                )
+                check_handle(handle)
+            core = self._core.combine_send(handle._core, inputs, options)
         torch = is_torch(x)
-        return Split(core, lambda combined: Combined(combined, torch, out), self._core, inputs)
+        join_it = self._join(number, torch)
+        return Split(core, lambda combined: Combined(combined, torch, out), self._core, inputs, join_it)
 
     def mask(self, rank: int) -> None:
         """Stops exchanging anything with `rank`, both ways, until a reset(): its part of every result is zero."""
@@ -315,6 +392,7 @@ class Buffer:
 
     def set_allocator(self, make: Callable[[str, list[int]], Array]) -> None:
         """Results lie in memory from `make(dtype, shape)`, which returns a contiguous array of that type and shape."""
+        self._has_allocator = True
         self._core.set_allocator(make)
 
     @property
@@ -332,6 +410,23 @@ class Buffer:
         raise UsageError("a Buffer cannot be pickled: its windows belong to this process; build one on each rank")
 
     @contextmanager
+    def _on(self, refuse: Callable[[str], None], stream: Any, *arrays: Array | None) -> Iterator[int | None]:
+        """The stream of a call with these arrays. torch's results lie in torch's memory."""
+        if self._gpu is not None and not self._has_allocator and is_torch(arrays[0]):
+            self._has_allocator = True
+            self._core.set_torch_allocator(torch_allocator(self._gpu))
+        with ExitStack() as stack:
+            with self._refusing(refuse):
+                handle = stack.enter_context(on_stream(self._gpu, stream, *arrays))
+            yield handle
+
+    def _join(self, stream: int | None, torch: bool) -> Callable[[Any], None] | None:
+        """What a split call does after its receive."""
+        if self._gpu is None or not torch:
+            return None
+        return lambda result: join(self._gpu, stream, result.tensors)
+
+    @contextmanager
     def _refusing(self, refuse: Callable[[str], None]) -> Iterator[None]:
         """Arguments that C++ cannot even read: the other ranks make the call, so this one tells them."""
         try:
@@ -339,6 +434,14 @@ class Buffer:
         except Exception as error:
             refuse(argument_named_by(error))
             raise
+
+
+def _flat(arrays: dict[str, Any]) -> list[Array | None]:
+    """The arrays of a combine; a bias may be two."""
+    flat: list[Array | None] = []
+    for one in arrays.values():
+        flat.extend(one if isinstance(one, (tuple, list)) else [one])
+    return flat
 
 
 @atexit.register

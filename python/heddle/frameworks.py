@@ -4,6 +4,8 @@ can only come from a program that has."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,17 +22,42 @@ def is_torch(array: object) -> bool:
 
 
 def readable(array: Array) -> Array:
-    """The array without autograd's claim on it, which DLPack does not carry."""
-    return array.detach() if is_torch(array) else array
+    """The array as C++ takes it: without autograd's claim on it, which DLPack does not carry."""
+    if not is_torch(array):
+        return array
+    return _described(array) if array.is_cuda or "float8" in name_of(array.dtype) else array.detach()
+
+
+def _described(tensor: Any) -> tuple[Any, ...]:
+    """What DLPack cannot hand over as it is; see array.hpp."""
+    return (tensor, tensor.data_ptr(), name_of(tensor.dtype), tuple(tensor.shape), tensor.stride(), tensor.device.index)
+
+
+@cache
+def name_of(dtype: Any) -> str:
+    """Of one of torch's types, as C++ knows it."""
+    name = str(dtype).removeprefix("torch.")
+    return {"bool": "uint8", "uint32": "int32"}.get(name, name)
+
+
+def torch_allocator(gpu: int) -> Callable[[str, list[int]], tuple[Any, int, int]]:
+    """Makes results in torch's memory, on torch's current stream."""
+    torch = sys.modules["torch"]
+    device = torch.device("cuda", gpu)
+
+    def make(dtype: str, shape: list[int]) -> tuple[Any, int, int]:
+        tensor = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+        return tensor, tensor.data_ptr(), gpu
+
+    return make
 
 
 def dense(array: Array, *, inner: bool = False) -> Array:
     """The array itself if C++ can read it, else a contiguous copy. `inner`: rows must be dense, and may lie apart."""
     if is_torch(array):
-        array = readable(array)
-        if array.is_contiguous() or (inner and array.dim() == 2 and array.stride(1) == 1):
-            return array
-        return array.contiguous()
+        array = array.detach()
+        fits = array.is_contiguous() or (inner and array.dim() == 2 and array.stride(1) == 1)
+        return readable(array if fits else array.contiguous())
     if isinstance(array, np.ndarray):
         if array.flags.c_contiguous or (inner and array.ndim == 2 and _has_dense_rows(array)):
             return array
@@ -44,10 +71,13 @@ def _has_dense_rows(array: np.ndarray) -> bool:
 
 
 def export(tensor: _core.Tensor | None, torch: bool) -> Array | None:
-    """C++'s tensor as an array of the framework, sharing its memory."""
+    """C++'s tensor as an array of the framework, sharing its memory; on a GPU, for others than torch, an object with
+    __dlpack__."""
     if tensor is None:
         return None
-    return tensor.torch() if torch else tensor.numpy()
+    if torch:
+        return tensor.torch()
+    return tensor.array() if tensor.is_on_gpu else tensor.numpy()
 
 
 def dtype_name(dtype: object | None) -> str | None:

@@ -97,6 +97,16 @@ class Received:
         """For combine(), and for dispatching along the same route again."""
         return Handle(self._core.handle, self._torch)
 
+    @cached_property
+    def dropped(self) -> Array:
+        """[1] int64, num_dropped, also where the host does not know it."""
+        return self._tensor("dropped")
+
+    def tensors(self) -> list[Array | None]:
+        """All of them."""
+        names = "x scales ids weights num_per_expert expert_offsets row_source row_token layout_range dropped".split()
+        return [getattr(self, name) for name in names]
+
     def __repr__(self) -> str:
         return f"Received(x={self._core.x!r}, num_rows={self.num_rows}, masked={self.masked})"
 
@@ -129,6 +139,10 @@ class Combined:
         """Owners whose part is missing: the sum is not complete if there are any."""
         return self._core.masked
 
+    def tensors(self) -> list[Array | None]:
+        """All of them."""
+        return [self.x, self.weights]
+
     def __repr__(self) -> str:
         return f"Combined(x={self._core.x!r}, masked={self.masked})"
 
@@ -139,14 +153,25 @@ class Split(Generic[Result]):
     Keeps the inputs alive until then; do not write to them before.
     """
 
-    def __init__(self, core: Any, wrap: Callable[[Any], Result], buffer: _core.Buffer, keep: object) -> None:
+    def __init__(
+        self,
+        core: Any,
+        wrap: Callable[[Any], Result],
+        buffer: _core.Buffer,
+        keep: object,
+        join: Callable[[Any], None] | None = None,
+    ) -> None:
         self._core = core
         self._buffer = buffer
         self._keep: object | None = keep
+        self._join = join
         self.result = wrap(core.result)
 
     def receive(self) -> Result:
-        """Waits for the rows and returns `result`. Any thread may call it; a second call does nothing."""
+        """Waits for the rows and returns `result`. Any thread may call it; a second call does nothing. On a GPU the
+        rows are received on the stream of the send, which torch's current stream then waits for."""
         self._core.receive(self._buffer)
+        if self._join is not None:
+            self._join(self.result)
         self._keep = None
         return self.result

@@ -29,7 +29,10 @@ __all__ = ["Rows", "Tokens", "buffer", "combine", "combine_rows", "dispatch", "d
 
 
 def buffer(group: Any = None, **settings: Any) -> Buffer:
-    """heddle.Buffer for the ranks of a torch.distributed process group; None = the default group."""
+    """heddle.Buffer for the ranks of a torch.distributed process group; None = the default group. Unless `device` is
+    given, it works on torch's current GPU if the group is one for GPUs (nccl), else on the CPU."""
+    if "device" not in settings and torch.cuda.is_available() and "nccl" in str(torch.distributed.get_backend(group)):
+        settings["device"] = torch.device("cuda", torch.cuda.current_device())
     return Buffer(from_group(group), **settings)
 
 

@@ -2,10 +2,17 @@
 
 #include <heddle/error.hpp>
 
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
 #include "dtype.hpp"
 
 namespace heddle::python {
 namespace {
+
+constexpr const char* kLegal =
+    "uint8, float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, int32, int64, bool (dtype= says what uint16 stands "
+    "for)";
 
 DType element_type(const nb::ndarray<nb::ro>& array, const char* argument, const std::optional<std::string>& dtype) {
   const auto own = dtype_of(array.dtype());
@@ -15,10 +22,7 @@ DType element_type(const nb::ndarray<nb::ro>& array, const char* argument, const
                  array.itemsize(), describe(array.dtype()), *dtype, size_of(wanted));
     return wanted;
   }
-  HEDDLE_CHECK(own,
-               "{} is {}, legal: uint8, float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, int32, int64, bool "
-               "(dtype= says what uint16 stands for)",
-               argument, describe(array.dtype()));
+  HEDDLE_CHECK(own, "{} is {}, legal: {}", argument, describe(array.dtype()), kLegal);
   return *own;
 }
 
@@ -43,13 +47,39 @@ Array view_of(nb::ndarray<nb::ro> array, const char* argument, const std::option
   }
   if (array.size() == 0) view.strides.clear();  // NumPy's are 0 there
   HEDDLE_CHECK(array.ndim() > 0, "{} has no dimensions, legal: 1 and up", argument);
-  return {std::move(array), std::move(view)};
+  return {.held = std::move(array), .owner = {}, .view = std::move(view)};
+}
+
+using Shape = std::vector<int64_t>;
+
+DType type_of(const std::string& name, const char* argument) {
+  try {
+    return parse_dtype(name);
+  } catch (const Error&) {
+    fail(ErrorCode::usage, "{} is {}, legal: {}", argument, name, kLegal);
+  }
+}
+
+Array array_of_tuple(const nb::tuple& tensor, const char* argument, const std::optional<std::string>& dtype) {
+  TensorView view;
+  view.data = reinterpret_cast<void*>(nb::cast<uintptr_t>(tensor[1]));
+  const auto name = nb::cast<std::string>(tensor[2]);
+  const DType own = type_of(name, argument);
+  view.dtype = dtype ? parse_dtype(*dtype) : own;
+  HEDDLE_CHECK(size_of(view.dtype) == size_of(own), "{} has elements of {} bytes ({}), dtype {} has {}", argument,
+               size_of(own), name, name_of(view.dtype), size_of(view.dtype));
+  view.shape = nb::cast<Shape>(tensor[3]);
+  if (view.numel() > 0) view.strides = nb::cast<Shape>(tensor[4]);
+  if (!tensor[5].is_none()) view.device = {DeviceKind::cuda, nb::cast<int>(tensor[5])};
+  HEDDLE_CHECK(!view.shape.empty(), "{} has no dimensions, legal: 1 and up", argument);
+  return {.held = {}, .owner = nb::borrow(tensor[0]), .view = std::move(view)};
 }
 
 }  // namespace
 
 Array array_of(nb::handle object, const char* argument, const std::optional<std::string>& dtype) {
   if (object.is_none()) return {};
+  if (nb::isinstance<nb::tuple>(object)) return array_of_tuple(nb::borrow<nb::tuple>(object), argument, dtype);
   nb::ndarray<nb::ro> array;
   HEDDLE_CHECK(nb::try_cast(object, array),
                "{} is a {}, legal: a NumPy array, a torch tensor or another object with __dlpack__", argument,
@@ -59,6 +89,7 @@ Array array_of(nb::handle object, const char* argument, const std::optional<std:
 
 Array writable_array_of(nb::handle object, const char* argument, const std::optional<std::string>& dtype) {
   if (object.is_none()) return {};
+  if (nb::isinstance<nb::tuple>(object)) return array_of_tuple(nb::borrow<nb::tuple>(object), argument, dtype);
   nb::ndarray<> array;
   HEDDLE_CHECK(nb::try_cast(object, array), "{} is a {}, legal: a writable array", argument,
                nb::type_name(object.type()).c_str());

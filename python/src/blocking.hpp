@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "bindings.hpp"
+#include "without_gil.hpp"
 
 namespace heddle::python {
 
@@ -35,7 +36,7 @@ class SignalWatch {
 /// Runs `call(buffer)` and returns its result.
 template <class Call>
 auto blocking(Buffer& buffer, const Call& call) {
-  const nb::gil_scoped_release released;
+  const WithoutGil released;
   SignalWatch watch(buffer);
   try {
     if constexpr (std::is_void_v<decltype(call(buffer))>) {

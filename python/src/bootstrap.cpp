@@ -9,6 +9,7 @@
 #include "bindings.hpp"
 #include "caller_bootstrap.hpp"
 #include "seconds.hpp"
+#include "without_gil.hpp"
 
 namespace heddle::python {
 namespace {
@@ -30,7 +31,7 @@ Shared make_tcp(int rank, int size, const std::string& host, uint16_t port, cons
                        .secret = secret,
                        .listener = {.descriptor = listener, .port = port},
                        .deadline = nanoseconds(timeout, "timeout")};
-  const nb::gil_scoped_release released;
+  const WithoutGil released;
   return tcp_store(group);
 }
 
@@ -43,7 +44,7 @@ nb::list all_gather(Bootstrap& bootstrap, const nb::bytes& mine, const std::stri
   const auto* bytes = static_cast<const std::byte*>(mine.data());
   std::vector<Bytes> all;
   {
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     all = bootstrap.all_gather({bytes, mine.size()}, operation);
   }
   nb::list list;
@@ -62,7 +63,7 @@ void bind_bootstrap(nb::module_& m) {
            "Every rank's bytes, by rank. Collective. Raises TimeoutError_ naming the ranks that did not come.")
       .def(
           "barrier", [](Bootstrap& bootstrap, const std::string& operation) { bootstrap.barrier(operation); },
-          nb::arg("operation") = "barrier", nb::call_guard<nb::gil_scoped_release>(),
+          nb::arg("operation") = "barrier", nb::call_guard<WithoutGil>(),
           "Returns when every rank has called it. Collective.");
   m.def("in_process", &make_in_process, nb::arg("size"), nb::arg("timeout"));
   m.def("tcp", &make_tcp, nb::kw_only(), nb::arg("rank"), nb::arg("size"), nb::arg("host"), nb::arg("port"),

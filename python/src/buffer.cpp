@@ -1,4 +1,5 @@
 // Buffer as python/heddle/buffer.py uses it; what users see is documented there.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -7,6 +8,7 @@
 #include "blocking.hpp"
 #include "inputs.hpp"
 #include "own_buffer.hpp"
+#include "placement.hpp"
 #include "seconds.hpp"
 #include "tensor.hpp"
 
@@ -14,36 +16,42 @@ namespace heddle::python {
 namespace {
 
 void make_config(Config* config, int experts, int max_tokens, int64_t window_bytes, double timeout,
-                 bool mask_late_peers, int threads) {
+                 bool mask_late_peers, int threads, std::optional<int> gpu, bool pinned_windows, int num_sms) {
   new (config) Config{.experts = experts,
                       .max_tokens = max_tokens,
                       .window_bytes = window_bytes,
                       .timeout = nanoseconds(timeout, "timeout"),
                       .mask_late_peers = mask_late_peers,
-                      .threads = threads};
+                      .threads = threads,
+                      .device = gpu ? Device{DeviceKind::cuda, *gpu} : Device{},
+                      .pinned_windows = pinned_windows,
+                      .num_sms = num_sms};
 }
 
 void make_buffer(OwnBuffer* own, std::shared_ptr<Bootstrap> bootstrap, const Config& config) {
-  const nb::gil_scoped_release released;
+  const WithoutGil released;
   new (own) OwnBuffer(std::move(bootstrap), config);
 }
 
-Plan plan(OwnBuffer& own, nb::handle ids) {
+using Stream = std::optional<uintptr_t>;
+
+Plan plan(OwnBuffer& own, nb::handle ids, Stream stream, int num_sms) {
   const Array array = array_of(ids, "ids");
-  return blocking(own.get(), [&](Buffer& buffer) { return buffer.plan(array.view); });
+  return blocking(own.get(), [&](Buffer& buffer) { return buffer.plan(array.view, placement(stream, num_sms)); });
 }
 
-Plan plan_from_rank_map(OwnBuffer& own, nb::handle map) {
+Plan plan_from_rank_map(OwnBuffer& own, nb::handle map, Stream stream, int num_sms) {
   const Array array = array_of(map, "is_token_in_rank");
-  return blocking(own.get(), [&](Buffer& buffer) { return buffer.plan_from_rank_map(array.view); });
+  return blocking(own.get(),
+                  [&](Buffer& buffer) { return buffer.plan_from_rank_map(array.view, placement(stream, num_sms)); });
 }
 
 Handle handle(OwnBuffer& own, const Plan& plan, nb::handle recv_offset, nb::handle recv_token, nb::handle source_tokens,
-              nb::handle recv_ids) {
+              nb::handle recv_ids, Stream stream) {
   const Array offset = array_of(recv_offset, "recv_offset"), token = array_of(recv_token, "recv_token");
   const Array tokens = array_of(source_tokens, "source_tokens"), ids = array_of(recv_ids, "recv_ids");
   return blocking(own.get(), [&](Buffer& buffer) {
-    return buffer.handle(plan, {offset.view, token.view, tokens.view, ids.view});
+    return buffer.handle(plan, {offset.view, token.view, tokens.view, ids.view}, placement(stream, 0));
   });
 }
 
@@ -89,16 +97,21 @@ void destroy(OwnBuffer& own) {
 void bind_buffer(nb::module_& m) {
   nb::class_<Config>(m, "Config")
       .def("__init__", &make_config, nb::kw_only(), nb::arg("experts"), nb::arg("max_tokens"), nb::arg("window_bytes"),
-           nb::arg("timeout"), nb::arg("mask_late_peers"), nb::arg("threads"));
+           nb::arg("timeout"), nb::arg("mask_late_peers"), nb::arg("threads"), nb::arg("gpu").none() = nb::none(),
+           nb::arg("pinned_windows") = false, nb::arg("num_sms") = 0);
   m.def("predicted_bytes", &predicted_bytes, nb::arg("config"), nb::arg("ranks"));
   nb::class_<OwnBuffer>(m, "Buffer")
       .def("__init__", &make_buffer, nb::arg("bootstrap"), nb::arg("config"))
       .def_prop_ro("rank", [](const OwnBuffer& own) { return own.get().topology().rank; })
       .def_prop_ro("size", [](const OwnBuffer& own) { return own.get().topology().world; })
       .def("first_expert", [](const OwnBuffer& own, int rank) { return own.get().topology().first_expert(rank); })
-      .def("plan", &plan)
-      .def("plan_from_rank_map", &plan_from_rank_map)
-      .def("handle", &handle)
+      .def_prop_ro("windows", [](const OwnBuffer& own) { return own.get().windows(); })
+      .def_prop_ro("num_sms", [](const OwnBuffer& own) { return own.get().config().num_sms; })
+      .def("plan", &plan, nb::arg("ids"), nb::arg("stream").none() = nb::none(), nb::arg("num_sms") = 0)
+      .def("plan_from_rank_map", &plan_from_rank_map, nb::arg("is_token_in_rank"),
+           nb::arg("stream").none() = nb::none(), nb::arg("num_sms") = 0)
+      .def("handle", &handle, nb::arg("plan"), nb::arg("recv_offset"), nb::arg("recv_token"), nb::arg("source_tokens"),
+           nb::arg("recv_ids"), nb::arg("stream").none() = nb::none())
       .def("dispatch", &dispatch)
       .def("dispatch_again", &dispatch_again)
       .def("dispatch_send", &dispatch_send)
@@ -125,6 +138,11 @@ void bind_buffer(nb::module_& m) {
              if (!own.is_foreign()) own.get().interrupt();
            })
       .def_prop_ro("is_destroyed", [](const OwnBuffer& own) { return own.get().is_destroyed(); })
+      .def("set_torch_allocator",
+           [](OwnBuffer& own, nb::callable make) {
+             Allocate allocate = torch_allocator_of(std::move(make));
+             blocking(own.get(), [&](Buffer& buffer) { buffer.set_allocator(std::move(allocate)); });
+           })
       .def("set_allocator",
            [](OwnBuffer& own, nb::callable make) {
              Allocate allocate = allocator_of(std::move(make));

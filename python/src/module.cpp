@@ -3,15 +3,20 @@
 #include <nanobind/stl/string.h>
 
 #include "bindings.hpp"
+#include "memory/cuda_devices.hpp"
+#include "memory/cuda_vmm.hpp"
 
 NB_MODULE(_core, m) {
   using namespace heddle::python;
+  using heddle::cuda_problem;
   nb::set_leak_warnings(false);  // a buffer that lives until the interpreter ends is no fault
   m.attr("version") = std::string(HEDDLE_VERSION);
   nb::dict features;  // what this build has, for `heddle doctor`
   features["cuda"] = HEDDLE_HAS_CUDA != 0;
   features["fabric"] = HEDDLE_HAS_FABRIC != 0;
   m.attr("features") = features;
+  m.def("cuda_problem", &cuda_problem, "Why no GPU can be used here; empty: one can. The first call asks the driver.");
+  m.def("num_gpus", [] { return heddle::list_cuda_devices().size(); });
   bind_errors(m);
   bind_tensor(m);
   bind_bootstrap(m);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "bindings.hpp"
+#include "placement.hpp"
 
 namespace heddle::python {
 namespace {
@@ -39,7 +40,8 @@ Value find(const char* argument, std::string_view word, const Words<Value, N>& w
 }
 
 void make_dispatch(DispatchOptions* options, const std::string& layout, int alignment, const std::string& quantise,
-                   bool fixed_size, int64_t capacity, int max_tokens, bool zero_padding, bool drop_overflow) {
+                   bool fixed_size, int64_t capacity, int max_tokens, bool zero_padding, bool drop_overflow,
+                   std::optional<uintptr_t> stream, int num_sms) {
   new (options) DispatchOptions{.layout = find("layout", layout, kLayouts),
                                 .alignment = alignment,
                                 .quantise = find("quantise", quantise, kQuantise),
@@ -47,12 +49,14 @@ void make_dispatch(DispatchOptions* options, const std::string& layout, int alig
                                 .capacity = capacity,
                                 .max_tokens = max_tokens,
                                 .zero_padding = zero_padding,
-                                .drop_overflow = drop_overflow};
+                                .drop_overflow = drop_overflow,
+                                .on = placement(stream, num_sms)};
 }
 
 void make_combine(CombineOptions* options, bool weighted, bool float32_wire,
-                  const std::optional<std::string>& out_dtype) {
-  new (options) CombineOptions{.weighted = weighted, .float32_wire = float32_wire};
+                  const std::optional<std::string>& out_dtype, std::optional<uintptr_t> stream, int num_sms) {
+  new (options)
+      CombineOptions{.weighted = weighted, .float32_wire = float32_wire, .on = placement(stream, num_sms)};
   if (out_dtype) options->out_dtype = parse_dtype(*out_dtype);
 }
 
@@ -62,10 +66,10 @@ void bind_options(nb::module_& m) {
   nb::class_<DispatchOptions>(m, "DispatchOptions")
       .def("__init__", &make_dispatch, nb::kw_only(), nb::arg("layout"), nb::arg("alignment"), nb::arg("quantise"),
            nb::arg("fixed_size"), nb::arg("capacity"), nb::arg("max_tokens"), nb::arg("zero_padding"),
-           nb::arg("drop_overflow"));
+           nb::arg("drop_overflow"), nb::arg("stream").none() = nb::none(), nb::arg("num_sms") = 0);
   nb::class_<CombineOptions>(m, "CombineOptions")
       .def("__init__", &make_combine, nb::kw_only(), nb::arg("weighted"), nb::arg("float32_wire"),
-           nb::arg("out_dtype").none());
+           nb::arg("out_dtype").none(), nb::arg("stream").none() = nb::none(), nb::arg("num_sms") = 0);
 }
 
 }  // namespace heddle::python

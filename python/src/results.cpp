@@ -37,6 +37,7 @@ void bind_results(nb::module_& m) {
       .def_prop_ro("row_source", field(&Received::row_source))
       .def_prop_ro("row_token", field(&Received::row_token))
       .def_prop_ro("layout_range", field(&Received::layout_range))
+      .def_prop_ro("dropped", field(&Received::dropped))
       .def_ro("masked", &Received::masked)
       .def_ro("num_dropped", &Received::num_dropped)
       .def_ro("num_rows", &Received::num_rows)

@@ -56,8 +56,18 @@ nb::object foreign_array(const Tensor& tensor) {
 
 nb::object to_numpy(const Tensor& tensor) { return share(tensor, numpy_of(tensor.view.dtype), nb::numpy()); }
 
+/// An object that speaks DLPack, for frameworks other than torch on a GPU.
+nb::object to_dlpack(const Tensor& tensor) {
+  return share(tensor, dlpack_of(tensor.view.dtype), nb::array_api());
+}
+
+/// Not every torch takes float8 by DLPack.
 nb::object to_torch(const Tensor& tensor) {
   if (nb::object own = foreign_array(tensor); !own.is_none()) return own;
+  if (const DType dtype = tensor.view.dtype; dtype == DType::e4m3 || dtype == DType::e5m2) {
+    const nb::object bytes = share(tensor, dlpack_of(DType::u8), nb::pytorch());
+    return bytes.attr("view")(nb::module_::import_("torch").attr(name_of(dtype)));
+  }
   return share(tensor, dlpack_of(tensor.view.dtype), nb::pytorch());
 }
 
@@ -75,10 +85,23 @@ Allocate allocator_of(nb::callable make) {
   };
 }
 
+Allocate torch_allocator_of(nb::callable make) {
+  const std::shared_ptr<Foreign> held(new Foreign(std::move(make)), DropForeign());
+  return [held](DType dtype, std::vector<int64_t> shape) {
+    const nb::gil_scoped_acquire gil;
+    const auto made = nb::cast<nb::tuple>(held->array(name_of(dtype), shape));
+    TensorView view{.data = reinterpret_cast<void*>(nb::cast<uintptr_t>(made[1])), .dtype = dtype, .shape = shape,
+                    .strides = {}, .device = {DeviceKind::cuda, nb::cast<int>(made[2])}};
+    return Tensor{view, std::shared_ptr<Foreign>(new Foreign(nb::borrow(made[0]), std::move(shape)), DropForeign())};
+  };
+}
+
 void bind_tensor(nb::module_& m) {
   nb::class_<Tensor>(m, "Tensor", "Memory of a result, shared with whoever asks for it.")
       .def("numpy", &to_numpy, "As a NumPy array; bfloat16 as its bits in uint16, float8 in uint8.")
       .def("torch", &to_torch, "As a torch tensor.")
+      .def("array", &to_dlpack, "As an object with __dlpack__.")
+      .def_prop_ro("is_on_gpu", [](const Tensor& t) { return t.view.device.kind == DeviceKind::cuda; })
       .def_prop_ro("dtype", [](const Tensor& t) { return std::string(name_of(t.view.dtype)); })
       .def_prop_ro("shape", [](const Tensor& t) { return t.view.shape; })
       .def("__repr__", [](const Tensor& t) { return t.view.describe(); });

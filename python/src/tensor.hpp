@@ -25,4 +25,7 @@ inline std::optional<Tensor> exported(const Tensor& tensor) {
 /// An allocator that asks `make(dtype_name, shape)` for each output and gets an array back. Called with or without the GIL.
 Allocate allocator_of(nb::callable make);
 
+/// The same for `make(dtype_name, shape)` of heddle.frameworks, which gives (tensor of torch's, address, GPU) and is trusted.
+Allocate torch_allocator_of(nb::callable make);
+
 }  // namespace heddle::python

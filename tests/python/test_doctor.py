@@ -2,9 +2,10 @@
 
 import json
 
+import heddle
 import pytest
 from heddle.cli.main import app
-from heddle.doctor import gpus, machine, nics, paths, self_test, versions
+from heddle.doctor import gpu_paths, gpus, machine, nics, paths, self_test, versions
 from heddle.doctor.line import Line
 from heddle.doctor.paths import Place
 from heddle.doctor.probe import Probe
@@ -149,3 +150,9 @@ def test_the_command_examines_this_machine():
     assert topics["self-test"]["state"] == "ok" and "all right" in topics["self-test"]["found"]
     assert topics["buffer"]["state"] == "ok", topics["buffer"]
     assert "shared memory" in topics["path 0-1"]["found"]
+
+
+@pytest.mark.skipif(not heddle._core.cuda_problem(), reason="there is a GPU")
+def test_without_a_gpu_it_says_why_there_is_no_path():
+    (line,) = gpu_paths.gpu_paths(2)
+    assert line.state == "note" and line.found == f"none: {heddle._core.cuda_problem()}"

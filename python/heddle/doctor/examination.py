@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from .. import _core
-from . import gpus, machine, nics, paths, self_test, versions
+from . import gpu_paths, gpus, machine, nics, paths, self_test, versions
 from .line import Line
 from .probe import Probe
 
@@ -22,4 +22,6 @@ def examine(probe: Probe, ranks: int, features: Mapping[str, bool] | None = None
     tested, places = self_test.run(ranks)
     if places:
         yield from paths.paths(places, features)
+    if features["cuda"]:
+        yield from gpu_paths.gpu_paths(ranks)
     yield from tested

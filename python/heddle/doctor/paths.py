@@ -47,7 +47,7 @@ def paths(places: list[Place], features: Mapping[str, bool]) -> list[Line]:
         return [Line("path", "one rank: its own memory")]
     return [
         Line(
-            f"path {_some(which)}",
+            f"path {some(which)}",
             f"{path.name or 'none'}: {path.why}",
             "ok" if path.name else "fail",
             "" if path.name else "put the ranks on one host",
@@ -56,6 +56,6 @@ def paths(places: list[Place], features: Mapping[str, bool]) -> list[Line]:
     ]
 
 
-def _some(pairs: list[str]) -> str:
+def some(pairs: list[str]) -> str:
     shown = ", ".join(pairs[:6])
     return shown if len(pairs) <= 6 else f"{shown} and {len(pairs) - 6} more"
