@@ -265,7 +265,8 @@ class Buffer(LowLatency):
         missing = [name for name, tensor in zip(names, layout, strict=True) if not isinstance(tensor, torch.Tensor)]
         if missing:
             raise UsageError(f"{missing[0]} is not a tensor, legal without a handle: what get_dispatch_layout returned")
-        return self.runtime.buffer(positive("num_tokens_per_expert's length", layout[2].numel())), layout[1]
+        experts = positive("num_tokens_per_expert's length", layout[2].numel())
+        return self.runtime.buffer(experts, layout[1].device), layout[1]
 
     def _check_routing(self, rows: Any, in_rank: Any, topk_idx: Any, topk_weights: Any, worst: int) -> None:
         if tuple(in_rank.shape) != (rows.shape[0], self.group_size) or in_rank.dtype != torch.bool:
@@ -287,7 +288,7 @@ class Buffer(LowLatency):
 
     def _dispatch_again(self, x: Any, handle: Any, topk_idx: Any, topk_weights: Any) -> tuple[Any, ...]:
         route = unpack(handle)
-        buffer = self.runtime.buffer(route.experts)
+        buffer = self.runtime.buffer(route.experts, route.recv_src_idx.device)
         with telling_others(buffer, "dispatch"):
             if topk_idx is not None or topk_weights is not None:
                 raise UsageError("topk_idx is given with a handle, legal: None, for topk_weights as well")
@@ -333,7 +334,7 @@ class Buffer(LowLatency):
 
     def _combine(self, x: Any, handle: Any, topk_weights: Any, bias: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
         route = unpack(handle)
-        buffer = self.runtime.buffer(route.experts)
+        buffer = self.runtime.buffer(route.experts, route.recv_src_idx.device)
         with telling_others(buffer, "combine"):
             rows, scales = rows_and_scales(x)
             if scales is not None:

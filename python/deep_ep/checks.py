@@ -55,6 +55,16 @@ def _scales(scales: torch.Tensor) -> torch.Tensor:
     return scales
 
 
+def device_of(*values: Any) -> torch.device:
+    """Of the first tensor among them, or in them; the CPU's if there is none."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            return value.device
+        if isinstance(value, (tuple, list)) and value and isinstance(value[0], torch.Tensor):
+            return value[0].device
+    return torch.device("cpu")
+
+
 def biases(bias: Any) -> tuple[torch.Tensor, ...]:
     """0 to 2 tensors."""
     if bias is None:

@@ -1,8 +1,8 @@
 """The heddle buffers behind one buffer of deep_ep.
 
-Heddle is told the number of experts when a buffer is made, callers here tell it at the first call: so there is a
-heddle.Buffer for each number of experts, made when it is first needed. All ranks make the same calls, so that is
-collective.
+Heddle is told the number of experts and the device when a buffer is made, callers here tell them by the first call's
+arguments: so there is a heddle.Buffer for each of them, made when it is first needed. All ranks make the same calls, so
+that is collective.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import heddle
+import torch
 
-from .sizes import LEAST_WINDOW
+from .sizes import DEFAULT_WINDOW, LEAST_WINDOW
 
 
 class Engine:
-    """Heddle buffers of one group, by number of experts.
+    """Heddle buffers of one group, by number of experts and device.
 
     window_bytes     memory that peers write to, bytes a rank and buffer; 0 = Heddle's default
     timeout          how long a call waits for a peer, seconds
@@ -34,42 +35,47 @@ class Engine:
         self._timeout = timeout
         self._mask_late_peers = mask_late_peers
         self._lock = threading.Lock()
-        self._current: dict[int, heddle.Buffer] = {}
-        self._windows: dict[int, int] = {}
+        self._current: dict[tuple[int, str], heddle.Buffer] = {}
+        self._windows: dict[tuple[int, str], int] = {}
         self._all: list[heddle.Buffer] = []
         self._masked: set[int] = set()
         self._destroyed = False
 
-    def buffer(self, experts: int, window_bytes: int = 0) -> heddle.Buffer:
-        """The buffer for `experts`, with at least `window_bytes`. Collective where it has to be made: at the first
-        call, and where a later one needs more memory. The older buffer stays for the handles that it made."""
+    def buffer(self, experts: int, device: torch.device, window_bytes: int = 0) -> heddle.Buffer:
+        """The buffer for `experts` and tensors of `device`, with at least `window_bytes`. Collective where it has to be
+        made: at the first call, and where a later one needs more memory. The older buffer stays for its handles."""
+        key = (experts, _place(device))
         with self._lock:
             self.check_alive()
-            if experts not in self._current or window_bytes > self._windows[experts]:
-                self._make(experts, window_bytes)
-            return self._current[experts]
+            if key not in self._current or window_bytes > self._windows[key]:
+                self._make(key, window_bytes)
+            return self._current[key]
 
-    def any_buffer(self) -> heddle.Buffer:
+    def any_buffer(self, device: torch.device) -> heddle.Buffer:
         """A buffer for rows that have no experts."""
+        place = _place(device)
         with self._lock:
             self.check_alive()
-            if not self._current:
-                self._make(self.size, 0)
-            return next(iter(self._current.values()))
+            keys = [key for key in self._current if key[1] == place] or [(self.size, place)]
+            if keys[0] not in self._current:
+                self._make(keys[0], 0)
+            return self._current[keys[0]]
 
-    def _make(self, experts: int, window_bytes: int) -> None:
+    def _make(self, key: tuple[int, str], window_bytes: int) -> None:
         window = max(self._window_bytes, window_bytes)
         if 0 < window_bytes and self._window_bytes == 0:
-            window = max(window, 256 << 20)
+            window = max(window, DEFAULT_WINDOW)
+        experts, place = key
         buffer = heddle.Buffer(
             self.bootstrap,
             experts=experts,
             window_bytes=window,
             timeout=self._timeout,
             mask_late_peers=self._mask_late_peers,
+            **({} if place == "cpu" else {"device": place}),
         )
-        self._windows[experts] = window or 256 << 20
-        self._current[experts] = buffer
+        self._windows[key] = window or DEFAULT_WINDOW
+        self._current[key] = buffer
         self._all.append(buffer)
         for rank in self._masked:
             buffer.mask(rank)
@@ -111,6 +117,13 @@ class Engine:
             buffer.destroy()
         self._current.clear()
         self._all.clear()
+
+
+def _place(device: torch.device) -> str:
+    """ "cpu", or "cuda:0"."""
+    if device.type != "cuda":
+        return "cpu"
+    return f"cuda:{torch.cuda.current_device() if device.index is None else device.index}"
 
 
 @contextmanager

@@ -75,10 +75,10 @@ class Experimental:
         return (*[self._gather(one) for one in given], Done())
 
     def _gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        buffer = self.runtime.any_buffer()
+        if not isinstance(tensor, torch.Tensor):
+            raise UsageError(f"tensors has {describe(tensor)}, legal: tensors")
+        buffer = self.runtime.any_buffer(tensor.device)
         with telling_others(buffer, "dispatch"):
-            if not isinstance(tensor, torch.Tensor):
-                raise UsageError(f"tensors has {describe(tensor)}, legal: tensors")
             rows = to_rows(tensor)
             everywhere = torch.ones(rows.shape[0], self.num_ranks, dtype=torch.bool, device=tensor.device)
             plan = buffer.plan_from_rank_map(everywhere)

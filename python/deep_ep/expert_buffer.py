@@ -9,7 +9,7 @@ import heddle
 import torch
 from heddle import UsageError
 
-from .checks import biases, check_ids, check_int32, check_weights, positive, rows_and_scales
+from .checks import biases, check_ids, check_int32, check_weights, device_of, positive, rows_and_scales
 from .engine import Engine, telling_others
 from .ep_handle import EPHandle, Settings
 from .group import bootstrap_of, get_logical_domain_size, get_physical_domain_size
@@ -154,7 +154,8 @@ class ExpertBuffer:
             return self._prepared_again(ask)
         if ask.num_experts is None:
             raise UsageError("num_experts is None, legal without a handle: the number of experts of all ranks")
-        buffer = self.runtime.buffer(positive("num_experts", ask.num_experts))
+        experts = positive("num_experts", ask.num_experts)
+        buffer = self.runtime.buffer(experts, device_of(ask.topk_idx, ask.x))
         with telling_others(buffer, "dispatch"):
             rows, scales = rows_and_scales(ask.x)
             check_ids(ask.topk_idx)

@@ -10,7 +10,7 @@ import heddle
 import torch
 from heddle import UsageError
 
-from .checks import check_ids, check_weights, describe, positive
+from .checks import check_ids, check_weights, describe, device_of, positive
 from .engine import Engine, telling_others
 from .group import bootstrap_of, default_timeout, domains_of
 from .hybrid_config import BufferConfig, Configurer, HybridEpConfigInstance, stored_tokens
@@ -357,7 +357,7 @@ class HybridEPBuffer:
         if experts is None:
             local = per_rank or self.configurer.buffer_config.num_of_experts_per_rank
             experts = local * self.group_size
-        buffer = self.runtime.buffer(positive("num_of_experts", experts))
+        buffer = self.runtime.buffer(positive("num_of_experts", experts), device_of(hidden))
         with telling_others(buffer, "dispatch"):
             _check_hidden(hidden)
             if experts % self.group_size:

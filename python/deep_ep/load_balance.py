@@ -57,7 +57,7 @@ class LoadBalance:
         return event
 
     def _push(self, target: torch.Tensor, source: torch.Tensor, mapping: list[list[int]]) -> None:
-        buffer = self.runtime.any_buffer()
+        buffer = self.runtime.any_buffer(source.device)
         local = source.shape[0]
         with telling_others(buffer, "dispatch"):
             _check_pair(target, source)
@@ -105,7 +105,7 @@ class LoadBalance:
 
     def _add(self, slots: torch.Tensor, owner: torch.Tensor, mapping: list[list[int]]) -> None:
         """Each slot's gradient is a token of this rank that goes to its expert's owner, which adds what arrives."""
-        buffer = self.runtime.any_buffer()
+        buffer = self.runtime.any_buffer(owner.device)
         local = owner.shape[0]
         mine = mapping[self.rank_idx]
         with telling_others(buffer, "dispatch"):

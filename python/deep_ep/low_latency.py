@@ -99,7 +99,7 @@ class LowLatency:
         check_ids(topk_idx)
         _check_x(x)
         window = low_latency_window(tokens, x.shape[1], self.group_size, experts, topk_idx.shape[1])
-        buffer = self.runtime.buffer(experts, window)
+        buffer = self.runtime.buffer(experts, x.device, window)
         with telling_others(buffer, "dispatch"):
             _check_modes(async_finish, return_recv_hook)
             refuse_fork("use_ue8m0_for_sf", use_ue8m0_for_sf, False, "upstream's is unfinished")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 MIB = 1 << 20
 LEAST_WINDOW = 32 * MIB
+DEFAULT_WINDOW = 256 * MIB  # heddle's
 
 # Two kinds (dispatch, combine) in two lanes each: docs/protocol.md.
 _COPIES = 4

@@ -12,6 +12,7 @@ import os
 import pickle
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +21,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
-PATIENCE = 120.0  # seconds; only a bug reaches it
+PATIENCE = 60.0  # seconds; only a bug reaches it
 DEADLINE = "15"  # seconds that a rank waits for another in a call
 
 
@@ -80,21 +81,24 @@ class World:
         self._started: list[tuple[Any, Any]] = []
 
     def run(self, body: Callable[..., Any], *args: Any, ranks: int | None = None) -> list[Any]:
-        """body(rank, *args) in the first `ranks` processes (default: all). Raises RankError with what they raised."""
-        ranks = self.size if ranks is None else ranks
+        """body(rank, *args) in the first `ranks` processes (default: all, up to 4, which most tests have batches for).
+        Raises RankError with what they raised."""
+        ranks = min(self.size, 4) if ranks is None else ranks
         self._start()
         for _, pipe in self._started[:ranks]:
             pipe.send((body.__module__, body.__name__, ranks, args))
-        answers = [self._answer(pipe) for _, pipe in self._started[:ranks]]
+        deadline = time.monotonic() + PATIENCE
+        answers = [self._answer(pipe, deadline) for _, pipe in self._started[:ranks]]
         failed = [text for well, text in answers if not well]
         if failed:
             self.stop()
             raise RankError("\n".join(failed))
         return [result for _, result in answers]
 
-    def _answer(self, pipe: Any) -> tuple[bool, Any]:
+    def _answer(self, pipe: Any, deadline: float) -> tuple[bool, Any]:
+        left = max(deadline - time.monotonic(), 0.1)
         try:
-            return pickle.loads(pipe.recv_bytes()) if pipe.poll(PATIENCE) else (False, "a rank said nothing")
+            return pickle.loads(pipe.recv_bytes()) if pipe.poll(left) else (False, "a rank said nothing")
         except EOFError:
             return False, "a rank died"
 
