@@ -210,7 +210,7 @@ class Buffer(LowLatency):
         """Sends every token once to each rank that has one of its experts. Collective.
 
         x        [N, H] rows of a multiple of 16 bytes, or (rows of a 1-byte type, scales [N, S] of a 4-byte type, any
-                 strides)
+                 strides), or three tensors of 4-byte types (packed FP4, its scales, factors: branch hybrid-ep)
         handle   of an earlier dispatch, to go the same way again; then no layout, ids or weights
         num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert  of get_dispatch_layout, needed without a handle
         topk_idx, topk_weights  [N, K] ids and float32 weights, both or neither
@@ -258,7 +258,7 @@ class Buffer(LowLatency):
             weights = received.weights
             if offset is not None:
                 ids = torch.where(ids < 0, layout[2].numel(), ids + offset)
-        return _like(x, received), ids, weights, per_expert, handle
+        return checks.parts_like(x, received.x, received.scales), ids, weights, per_expert, handle
 
     def _buffer_for(self, layout: tuple[Any, ...]) -> tuple[heddle.Buffer, torch.Tensor]:
         names = ("num_tokens_per_rank", "is_token_in_rank", "num_tokens_per_expert")
@@ -295,7 +295,7 @@ class Buffer(LowLatency):
             rows, scales = rows_and_scales(x)
             ours = heddle_handle(buffer, route)
         received = buffer.dispatch(ours, rows, scales=scales, stream=raw(rows))
-        again = _like(x, received)
+        again = checks.parts_like(x, received.x, received.scales)
         missing = route.rows - received.x.shape[0]
         if missing > 0:
             again = _padded(again, missing)
@@ -358,10 +358,6 @@ class Buffer(LowLatency):
 
     def __exit__(self, *error: object) -> None:
         self.runtime.destroy()
-
-
-def _like(x: Any, received: heddle.Received) -> Any:
-    return (received.x, received.scales) if isinstance(x, (tuple, list)) else received.x
 
 
 def _padded(x: Any, rows: int) -> Any:

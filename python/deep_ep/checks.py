@@ -32,15 +32,35 @@ def check_int32(tensor: Any, shape: tuple[int, ...], name: str, dtype: torch.dty
 
 
 def rows_and_scales(x: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The two of `x`: a tensor, or (rows, scales)."""
+    """The two of `x`: a tensor, (rows, scales), or (rows, scales, scales), whose scales become one tensor."""
     if isinstance(x, (tuple, list)):
-        if len(x) != 2:
-            raise UsageError(f"x has {len(x)} tensors, legal: one, or (rows, scales)")
+        if len(x) not in (2, 3):
+            raise UsageError(f"x has {len(x)} tensors, legal: one, (rows, scales) or (rows, scales, scales)")
+        if len(x) == 3:
+            return _three(x)
         _check_tensor("x[0]", x[0])
         _check_tensor("x[1]", x[1])
         return _rows("x[0]", x[0]), _scales(x[1])
     _check_tensor("x", x)
     return _rows("x", x), None
+
+
+def _three(x: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    for i, part in enumerate(x):
+        _check_tensor(f"x[{i}]", part)
+        if part.dim() != 2 or part.element_size() != 4:
+            raise UsageError(f"x[{i}] is {_describe(part)}, legal in three parts: [tokens, any] of a 4-byte type")
+    return x[0], torch.cat([part.contiguous().view(torch.int32) for part in x[1:]], dim=1)
+
+
+def parts_like(x: Any, rows: torch.Tensor, scales: torch.Tensor | None) -> Any:
+    """Received rows and scales in the form that `x` had."""
+    if not isinstance(x, (tuple, list)):
+        return rows
+    if len(x) == 2:
+        return rows, scales
+    first, second = scales.split([x[1].shape[1], x[2].shape[1]], dim=1)
+    return rows, first.contiguous().view(x[1].dtype), second.contiguous().view(x[2].dtype)
 
 
 def _rows(name: str, x: torch.Tensor) -> torch.Tensor:

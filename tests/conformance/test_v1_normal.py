@@ -218,6 +218,28 @@ def test_ready_made_fp8_travels_untouched(world, strided):
     world.run(scales_body, strided)
 
 
+def three_parts_body(rank):
+    """Packed FP4 of branch hybrid-ep: elements, scales and factors, forwarded bit for bit."""
+    buffer = make(rank)
+    everyone = oracle.batches((5, 0, 3, 4)[: rank.size], experts=EXPERTS)
+    batch, wanted = everyone[rank.rank], oracle.arrivals(everyone, rank.rank, EXPERTS)
+
+    def parts(r):
+        n = len(everyone[r].x)
+        numbers = torch.arange(n * 40, dtype=torch.int32).view(n, 40) + 1000 * r
+        return numbers[:, :32].contiguous(), numbers[:, 32:36], numbers[:, 36:].float()
+
+    received = buffer.dispatch(parts(rank.rank), **routed(buffer, batch))[0]
+    assert isinstance(received, tuple) and len(received) == 3
+    for i, name in enumerate(("elements", "scales", "factors")):
+        rows = [parts(s)[i][t] for s, t in zip(wanted.source, wanted.token, strict=True)]
+        same(received[i], torch.stack(rows) if rows else parts(0)[i][:0], name)
+
+
+def test_three_parts(world):
+    world.run(three_parts_body)
+
+
 def shapes_body(rank):
     """Hidden sizes, top-k and numbers of experts change from call to call; several handles are alive."""
     buffer = make(rank)
