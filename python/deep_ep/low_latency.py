@@ -16,7 +16,7 @@ from .engine import Engine, telling_others
 from .signals import wait_for_experts, wait_for_rows
 from .sizes import low_latency_window
 from .streams import CommStream, on, raw
-from .utils.event import EventOverlap
+from .utils.event import EventHandle, EventOverlap
 
 # Handles are plain tuples; what combine needs beyond them hangs on their first tensor under this name.
 _ROUTE = "_heddle_route"
@@ -217,14 +217,13 @@ class LowLatency:
             split = call(send)
             return split, split.result
         started = time.perf_counter()
-        done, event = self._comm_stream.run(lambda: call(whole), [], is_async=False)
+        done = call(whole)
         return time.perf_counter() - started, done
 
     def _end(self, began: Any, finish: Callable[[float], None], is_async: bool) -> tuple[EventOverlap, Any]:
         if isinstance(began, float):
             finish(began)
-            _, event = self._comm_stream.run(lambda: None, [], is_async=is_async)
-            return event, None
+            return EventOverlap(EventHandle() if is_async else None), None
         stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else self._comm_stream.get()
         waiting: list[Any] = [began]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 MIB = 1 << 20
 LEAST_WINDOW = 32 * MIB
 DEFAULT_WINDOW = 256 * MIB  # heddle's
@@ -31,6 +33,7 @@ def combine_range(max_tokens: int, row_bytes: int, topk: int) -> int:
     return 4 * max_tokens * topk + max_tokens * max(topk, 1) * align(row_bytes, 16)
 
 
+@functools.lru_cache(maxsize=256)
 def low_latency_window(max_tokens: int, hidden: int, ranks: int, experts: int, topk: int = 8) -> int:
     row_bytes = 2 * hidden
     return window_for(
