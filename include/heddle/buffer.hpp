@@ -190,6 +190,12 @@ class Buffer {
   void destroy();
   bool is_destroyed() const;
 
+  /// Whether peers write rows into outputs themselves, where they lie in the buffer's heap (Config::heap_bytes).
+  bool has_heap() const;
+  /// While the result lives, heddle_heap_malloc() takes this thread's memory from the heap, which a framework's own allocator
+  /// may call to make outputs there. To be let go of in the same thread; null without a heap.
+  std::shared_ptr<void> use_heap();
+
   /// How outputs are made; default: host memory, or memory of the GPU that a later call of this buffer may take once
   /// the output is dropped.
   void set_allocator(Allocate);

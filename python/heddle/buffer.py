@@ -25,6 +25,7 @@ from .arguments import (
 from .bootstrap import as_bootstrap, patiently
 from .errors import UsageError
 from .frameworks import Array, dense, is_torch, readable, torch_allocator
+from .heap import TorchHeap
 from .results import Combined, Received, Split
 from .route import Handle, Plan
 from .streams import gpu_of, join, on_stream
@@ -62,6 +63,8 @@ class Buffer:
     device           "cpu" (also None), or where the buffer works: "cuda" (torch's current GPU, else GPU 0), "cuda:1", a
                      torch.device. Ranks may share a GPU
     pinned_windows   on GPUs: put rows into host memory, also where GPUs reach one another's
+    heap_bytes       most memory of results that other ranks write rows into themselves, bytes, taken as results need
+                     it; rows of results that do not fit come through the window, as all do with 0
     num_sms          on a GPU: most multiprocessors that a call takes; None = all, or a share of a GPU that ranks share
 
     On a GPU a call with torch tensors is enqueued on torch's current stream, as torch's own operations are. Exact sizes
@@ -85,6 +88,7 @@ class Buffer:
         threads: int = 1,
         device: Any = None,
         pinned_windows: bool = False,
+        heap_bytes: int = 0,
         num_sms: int | None = None,
     ) -> None:
         bootstrap = as_bootstrap(group)
@@ -98,6 +102,7 @@ class Buffer:
             threads=threads,
             gpu=self._gpu,
             pinned_windows=pinned_windows,
+            heap_bytes=heap_bytes,
             num_sms=sms(num_sms),
         )
         self._core: _core.Buffer = patiently(bootstrap, lambda: _core.Buffer(bootstrap, config))
@@ -414,7 +419,8 @@ class Buffer:
         """The stream of a call with these arrays. torch's results lie in torch's memory."""
         if self._gpu is not None and not self._has_allocator and is_torch(arrays[0]):
             self._has_allocator = True
-            self._core.set_torch_allocator(torch_allocator(self._gpu))
+            in_heap = TorchHeap(self._core, self._gpu).empty if self._core.has_heap else None
+            self._core.set_torch_allocator(torch_allocator(self._gpu, in_heap))
         with ExitStack() as stack:
             with self._refusing(refuse):
                 handle = stack.enter_context(on_stream(self._gpu, stream, *arrays))

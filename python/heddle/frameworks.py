@@ -40,13 +40,14 @@ def name_of(dtype: Any) -> str:
     return {"bool": "uint8", "uint32": "int32"}.get(name, name)
 
 
-def torch_allocator(gpu: int) -> Callable[[str, list[int]], tuple[Any, int, int]]:
-    """Makes results in torch's memory, on torch's current stream."""
+def torch_allocator(gpu: int, empty: Callable[[Any, list[int]], Any] | None) -> Callable[..., tuple[Any, int, int]]:
+    """Makes results in torch's memory, on torch's current stream, by empty(dtype, shape) if that is given."""
     torch = sys.modules["torch"]
     device = torch.device("cuda", gpu)
 
     def make(dtype: str, shape: list[int]) -> tuple[Any, int, int]:
-        tensor = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+        of = getattr(torch, dtype)
+        tensor = torch.empty(shape, dtype=of, device=device) if empty is None else empty(of, shape)
         return tensor, tensor.data_ptr(), gpu
 
     return make

@@ -16,7 +16,8 @@ namespace heddle::python {
 namespace {
 
 void make_config(Config* config, int experts, int max_tokens, int64_t window_bytes, double timeout,
-                 bool mask_late_peers, int threads, std::optional<int> gpu, bool pinned_windows, int num_sms) {
+                 bool mask_late_peers, int threads, std::optional<int> gpu, bool pinned_windows, int64_t heap_bytes,
+                 int num_sms) {
   new (config) Config{.experts = experts,
                       .max_tokens = max_tokens,
                       .window_bytes = window_bytes,
@@ -25,8 +26,20 @@ void make_config(Config* config, int experts, int max_tokens, int64_t window_byt
                       .threads = threads,
                       .device = gpu ? Device{DeviceKind::cuda, *gpu} : Device{},
                       .pinned_windows = pinned_windows,
+                      .heap_bytes = heap_bytes,
                       .num_sms = num_sms};
 }
+
+class HeapScope {
+ public:
+  explicit HeapScope(Buffer& buffer) : buffer_(&buffer) {}
+  void enter() { chosen_ = buffer_->use_heap(); }
+  void leave(nb::handle, nb::handle, nb::handle) { chosen_.reset(); }
+
+ private:
+  Buffer* buffer_;
+  std::shared_ptr<void> chosen_;
+};
 
 void make_buffer(OwnBuffer* own, std::shared_ptr<Bootstrap> bootstrap, const Config& config) {
   const WithoutGil released;
@@ -98,7 +111,10 @@ void bind_buffer(nb::module_& m) {
   nb::class_<Config>(m, "Config")
       .def("__init__", &make_config, nb::kw_only(), nb::arg("experts"), nb::arg("max_tokens"), nb::arg("window_bytes"),
            nb::arg("timeout"), nb::arg("mask_late_peers"), nb::arg("threads"), nb::arg("gpu").none() = nb::none(),
-           nb::arg("pinned_windows") = false, nb::arg("num_sms") = 0);
+           nb::arg("pinned_windows") = false, nb::arg("heap_bytes") = 0, nb::arg("num_sms") = 0);
+  nb::class_<HeapScope>(m, "HeapScope", "Within it, heddle_heap_malloc gives this thread memory of the buffer's heap.")
+      .def("__enter__", &HeapScope::enter)
+      .def("__exit__", &HeapScope::leave, nb::arg("kind").none(), nb::arg("error").none(), nb::arg("at").none());
   m.def("predicted_bytes", &predicted_bytes, nb::arg("config"), nb::arg("ranks"));
   nb::class_<OwnBuffer>(m, "Buffer")
       .def("__init__", &make_buffer, nb::arg("bootstrap"), nb::arg("config"))
@@ -138,6 +154,8 @@ void bind_buffer(nb::module_& m) {
              if (!own.is_foreign()) own.get().interrupt();
            })
       .def_prop_ro("is_destroyed", [](const OwnBuffer& own) { return own.get().is_destroyed(); })
+      .def_prop_ro("has_heap", [](const OwnBuffer& own) { return own.get().has_heap(); })
+      .def("use_heap", [](OwnBuffer& own) { return HeapScope(own.get()); }, nb::keep_alive<0, 1>())
       .def("set_torch_allocator",
            [](OwnBuffer& own, nb::callable make) {
              Allocate allocate = torch_allocator_of(std::move(make));

@@ -1,5 +1,6 @@
 #include <heddle/buffer.hpp>
 
+#include "memory/heap_hooks.hpp"
 #include "ops/calls.hpp"
 #include "ops/connect.hpp"
 
@@ -103,6 +104,12 @@ void Buffer::refuse_combine(std::string_view argument) { calls_->refuse(Kind::co
 void Buffer::interrupt() { calls_->interrupt(); }
 void Buffer::destroy() { calls_->destroy(); }
 bool Buffer::is_destroyed() const { return calls_->is_destroyed(); }
+bool Buffer::has_heap() const { return calls_->parts().heap_pool != nullptr; }
+std::shared_ptr<void> Buffer::use_heap() {
+  const auto& pool = calls_->parts().heap_pool;
+  return pool == nullptr ? nullptr : std::make_shared<HeapOfThread>(pool);
+}
+
 void Buffer::set_allocator(Allocate allocate) { calls_->set_allocator(std::move(allocate)); }
 Metrics Buffer::metrics() const { return calls_->metrics(); }
 

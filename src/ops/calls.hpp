@@ -34,6 +34,7 @@ struct BufferParts {
   bool in_place = false;
   std::function<std::optional<HeapBlock>(int64_t bytes)> heap;  // with in_place: nothing = staged
   std::function<std::optional<int64_t>(const void*, int64_t bytes)> heap_offset;  // of memory that an allocator took there
+  std::shared_ptr<class HeapPool> heap_pool;
 };
 
 /// A call that was sent. Its receive runs once, by its hook or by a later send that needs its lane; what that throws is the

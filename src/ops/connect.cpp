@@ -95,7 +95,8 @@ std::shared_ptr<SymmetricHeap> make_heap(Bootstrap& bootstrap, const Config& con
 void add_heap(BufferParts& parts, const std::shared_ptr<SymmetricHeap>& heap, int64_t step) {
   if (heap == nullptr) return;
   parts.in_place = true;
-  parts.heap = [pool = std::make_shared<HeapPool>(heap, step)](int64_t bytes) -> std::optional<HeapBlock> {
+  parts.heap_pool = std::make_shared<HeapPool>(heap, step);
+  parts.heap = [pool = parts.heap_pool](int64_t bytes) -> std::optional<HeapBlock> {
     auto block = pool->take(bytes);
     if (!block) return std::nullopt;
     return HeapBlock{.memory = std::move(block->memory), .offset = block->offset};

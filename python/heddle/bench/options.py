@@ -29,6 +29,7 @@ class Options:
     timeout: float = 100.0  # seconds
     threads: int = 1
     window_bytes: int = 0
+    heap_bytes: int = 0
 
     def check(self) -> None:
         for name, least, most in (

@@ -48,6 +48,7 @@ class Rank:
             experts=options.experts,
             max_tokens=options.tokens,
             window_bytes=options.window_bytes,
+            heap_bytes=options.heap_bytes,
             timeout=options.timeout,
             threads=options.threads,
         )

@@ -34,6 +34,7 @@ def command(
     timeout: Annotated[float, typer.Option(help="Seconds that a call waits for a rank.")] = 100.0,
     threads: Annotated[int, typer.Option(help="CPU threads of a rank.")] = 1,
     window_bytes: Annotated[int, typer.Option(help="Memory that peers write to; 0 = 256 MiB a rank.")] = 0,
+    heap_bytes: Annotated[int, typer.Option(help="Of results that rows come into in place; 0 = none.")] = 0,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write all numbers there.")] = None,
     plot_path: Annotated[Path | None, typer.Option("--plot", help="Draw iterations and floor there.")] = None,
 ) -> None:
@@ -47,7 +48,7 @@ def command(
     options = Options(
         ranks=ranks, tokens=tokens or _DEFAULT_TOKENS.get(mode, 1), hidden=hidden, topk=topk, experts=experts,
         mode=mode, routing=routing, dtype=dtype, verify=verify, iterations=iterations, warmup=warmup, seed=seed,
-        timeout=timeout, threads=threads, window_bytes=window_bytes,
+        timeout=timeout, threads=threads, window_bytes=window_bytes, heap_bytes=heap_bytes,
     )  # fmt: skip
     options.check()
     options = resolve(options)
