@@ -59,7 +59,7 @@ def pack(
         route.recv_token,
         is_token_in_rank.to(torch.bool),
         route.plan.ids if topk else offset.new_zeros(tokens, 0),
-        torch.tensor([FORMAT, experts, received.x.shape[0]], dtype=torch.int64),
+        torch.tensor([FORMAT, experts, received.x.shape[0]], dtype=torch.int64, device="cpu"),
     )
 
 

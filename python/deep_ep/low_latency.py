@@ -10,9 +10,9 @@ import heddle
 import torch
 from heddle import UsageError
 
-from . import nvfp4
 from .checks import check_ids, check_int32, check_weights, positive, refuse_fork
 from .engine import Engine, telling_others
+from .forms import form_of
 from .signals import wait_for_experts, wait_for_rows
 from .sizes import low_latency_window
 from .streams import CommStream, on, raw
@@ -29,22 +29,11 @@ class _Route(NamedTuple):
     topk: int
 
 
-class _Form(NamedTuple):
-    """What travels for x, and how the results are made of what arrives."""
-
-    rows: torch.Tensor
-    scales: torch.Tensor | None
-    quantise: str
-    outputs: Callable[[heddle.Received], Any]
-    finish: Callable[[heddle.Received, Any], None]
-
-
 class LowLatency:
     """Mixed into Buffer. M most tokens of a rank in a call, the same on all."""
 
     rank: int
     group_size: int
-    enable_shrink: bool
     runtime: Engine
     _comm_stream: CommStream
 
@@ -103,7 +92,7 @@ class LowLatency:
         with telling_others(buffer, "dispatch"):
             _check_modes(async_finish, return_recv_hook)
             refuse_fork("use_ue8m0_for_sf", use_ue8m0_for_sf, False, "upstream's is unfinished")
-            form = _form_of(x, use_fp8, round_scale, use_ue8m0, use_nvfp4, x_global_scale, pertoken_quant)
+            form = form_of(x, use_fp8, round_scale, use_ue8m0, use_nvfp4, x_global_scale, pertoken_quant)
             if topk_weights is not None:
                 check_weights(topk_weights, tuple(topk_idx.shape))
             stats = self._stats(buffer, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
@@ -297,37 +286,6 @@ class LowLatency:
             raise UsageError("zero_copy is True, legal after get_next_low_latency_combine_buffer(handle)")
         return self.get_next_low_latency_combine_buffer(handle)
 
-    # --- masks ---
-
-    def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
-        """Leaves a rank out (mask=True) until low_latency_clean_mask_buffer(). False for one rank is not possible: the
-        ranks must agree on who is in."""
-        self._check_shrink("low_latency_update_mask_buffer")
-        if not 0 <= rank_to_mask < self.group_size:
-            raise UsageError(f"rank_to_mask = {rank_to_mask}, legal: 0 to {self.group_size - 1}")
-        if rank_to_mask == self.rank:
-            raise UsageError(f"rank_to_mask = {rank_to_mask}, legal: another rank than the own")
-        if mask:
-            self.runtime.mask(rank_to_mask)
-        elif rank_to_mask in self.runtime.masked():
-            raise UsageError("mask is False for a masked rank, legal: low_latency_clean_mask_buffer() on every rank")
-
-    def low_latency_query_mask_buffer(self, mask_status: torch.Tensor) -> None:
-        """Writes 1 to mask_status [R] int32 for each rank that is left out, else 0."""
-        self._check_shrink("low_latency_query_mask_buffer")
-        check_int32(mask_status, (self.group_size,), "mask_status")
-        masked = self.runtime.masked()
-        mask_status.copy_(torch.tensor([int(rank in masked) for rank in range(self.group_size)], dtype=torch.int32))
-
-    def low_latency_clean_mask_buffer(self) -> None:
-        """Takes all ranks in again. Collective, with the deadline of a call; handles of before are stale."""
-        self._check_shrink("low_latency_clean_mask_buffer")
-        self.runtime.unmask()
-
-    def _check_shrink(self, method: str) -> None:
-        if not self.enable_shrink:
-            raise UsageError(f"enable_shrink is False, legal for {method}(): True, as the buffer was made")
-
 
 def _check_x(x: Any) -> None:
     if not isinstance(x, torch.Tensor) or x.dim() != 2:
@@ -337,58 +295,6 @@ def _check_x(x: Any) -> None:
 def _check_modes(async_finish: bool, return_recv_hook: bool) -> None:
     if async_finish and return_recv_hook:
         raise UsageError("async_finish is True with return_recv_hook, legal: one of them")
-
-
-def _form_of(
-    x: torch.Tensor, use_fp8: bool, round_scale: bool, use_ue8m0: bool, use_nvfp4: bool, scale: Any, per_token: bool
-) -> _Form:
-    if use_ue8m0 and not round_scale:
-        raise UsageError("use_ue8m0 is True with round_scale False, legal: both")
-    if use_nvfp4:
-        if use_fp8:
-            raise UsageError("use_fp8 is True with use_nvfp4, legal: False")
-        return _nvfp4_form(x, scale)
-    if per_token:
-        return _per_token_form(x, use_ue8m0, round_scale)
-    if not use_fp8:
-        return _Form(x, None, "none", lambda got: got.x, _nothing)
-    if x.dtype != torch.bfloat16:
-        raise UsageError(f"x is {x.dtype}, legal with use_fp8: bfloat16")
-    how = "fp8_ue8m0" if use_ue8m0 else "fp8_pow2" if round_scale else "fp8"
-    return _Form(x, None, how, lambda got: (got.x, got.scales), _nothing)
-
-
-def _nothing(received: heddle.Received, outputs: Any) -> None:
-    pass
-
-
-def _nvfp4_form(x: torch.Tensor, global_scale: Any) -> _Form:
-    nvfp4.check(x, global_scale)
-    packed, scales = nvfp4.quantise(x, global_scale)
-    hidden = x.shape[1]
-
-    def outputs(received: heddle.Received) -> tuple[torch.Tensor, torch.Tensor]:
-        experts, rows, _ = received.x.shape
-        _, sf = nvfp4.empty_outputs(experts, rows, hidden, x.device)
-        return received.x.permute(1, 2, 0), sf
-
-    def finish(received: heddle.Received, made: Any) -> None:
-        nvfp4.place_scales(made[1], received.scales.clone(memory_format=torch.contiguous_format).view(torch.uint8))
-
-    return _Form(packed.contiguous(), scales.contiguous().view(torch.int32), "none", outputs, finish)
-
-
-def _per_token_form(x: torch.Tensor, use_ue8m0: bool, round_scale: bool) -> _Form:
-    if x.dtype != torch.bfloat16:
-        raise UsageError(f"x is {x.dtype}, legal with pertoken_quant: bfloat16")
-    wide = x.to(torch.float32)
-    largest = wide.abs().amax(dim=1, keepdim=True).clamp(min=1e-4)
-    scale = largest / 448.0
-    if round_scale:
-        scale = torch.exp2(torch.ceil(torch.log2(scale)))
-    rows = (wide / scale).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
-    scales = scale.view(torch.int32) >> 23 if use_ue8m0 else scale
-    return _Form(rows, scales, "none", lambda got: (got.x, got.scales), _nothing)
 
 
 def _route_of(handle: Any) -> _Route:

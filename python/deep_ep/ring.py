@@ -31,17 +31,17 @@ class Edge:
         return self._buffers[(self._calls - 1) // _IN_FLIGHT % len(self._buffers)]
 
     def send(self, tensor: torch.Tensor) -> None:
-        rows = to_rows(tensor)
+        rows = to_rows(tensor).cpu()  # these buffers are the host's, whatever the tensor's device
         buffer = self._next()
-        to = torch.tensor([[False, True]]).expand(rows.shape[0], 2)
+        to = torch.tensor([[False, True]], device="cpu").expand(rows.shape[0], 2)
         split = buffer.dispatch_send(buffer.plan_from_rank_map(to), rows, max_tokens=max(rows.shape[0], 1))
         self._under_way = [*self._under_way, split][-_IN_FLIGHT * len(self._buffers) :]
 
     def receive(self, tensor: torch.Tensor) -> None:
         buffer = self._next()
         shape = to_rows(tensor).shape
-        nothing = torch.zeros(0, shape[1], dtype=torch.uint8)
-        plan = buffer.plan_from_rank_map(torch.zeros(0, 2, dtype=torch.bool))
+        nothing = torch.zeros(0, shape[1], dtype=torch.uint8, device="cpu")
+        plan = buffer.plan_from_rank_map(torch.zeros(0, 2, dtype=torch.bool, device="cpu"))
         received = buffer.dispatch_send(plan, nothing, max_tokens=max(shape[0], 1)).receive()
         tensor.copy_(from_rows(received.x[: shape[0]], tensor.shape, tensor.dtype))
 
