@@ -43,6 +43,13 @@ bool is_capturing(CUstream_st* stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
+/// A stream's handle may be that of an earlier one; its number is its own. Never 0 here.
+unsigned long long id_of(CUstream_st* stream) {
+  unsigned long long id = 0;
+  check_cuda(cudaStreamGetId(stream, &id), "asking for a stream's number");
+  return id + 1;
+}
+
 int attribute_of(int device, cudaDeviceAttr attribute) {
   int value = 0;
   check_cuda(cudaDeviceGetAttribute(&value, attribute, device), "asking for a GPU's attribute");
@@ -180,14 +187,14 @@ void CudaBackend::fire(const Shot& shot) {
 /// Steps of one buffer change its ledger, so they run one after the other also on different streams. In a capture the
 /// graph keeps the order of what is captured, and the caller that of replays.
 void CudaBackend::follow_last_step(CUstream_st* stream) {
-  if (last_stream_ == nullptr || last_stream_ == stream || heddle::is_capturing(stream)) return;
+  if (last_stream_ == 0 || heddle::is_capturing(stream) || last_stream_ == id_of(stream)) return;
   check_cuda(cudaStreamWaitEvent(stream, last_step_, 0), "ordering streams");
 }
 
 void CudaBackend::note_step(CUstream_st* stream) {
   if (heddle::is_capturing(stream)) return;
   check_cuda(cudaEventRecord(last_step_, stream), "recording an event");
-  last_stream_ = stream;
+  last_stream_ = id_of(stream);
 }
 
 Site CudaBackend::make_site() const {

@@ -127,7 +127,7 @@ class CudaBackend : public Backend {
   Ledger* interrupted_ = nullptr;                // its device word is set
   CUstream_st* own_stream_ = nullptr;
   CUstream_st* side_stream_ = nullptr;  // not in the order of the steps
-  CUstream_st* last_stream_ = nullptr;
+  unsigned long long last_stream_ = 0;  // number of the stream of last_step_; 0: none
   CUevent_st* last_step_ = nullptr;
 };
 

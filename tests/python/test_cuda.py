@@ -1,7 +1,7 @@
 """Torch tensors on GPUs: the same results as on the CPU, bit for bit, on torch's streams and in torch's memory.
 
-Ranks are threads, each with a stream of its own and a GPU of its own or a share of one. Before a thread waits for its GPU
-in torch it lets its stream end: torch waits with locks held that the other ranks' launches need."""
+Ranks are threads, each with a stream of its own and a GPU of its own or a share of one. Before a thread waits for its
+GPU in torch it lets its stream end: torch waits with locks held that the other ranks' launches need."""
 
 from __future__ import annotations
 
@@ -181,8 +181,8 @@ def test_a_bad_id_is_named():
     on_gpus(1, body, experts=2)
 
 
-# Inputs are made on the stream just before, freed, and their memory written right after; fresh memory holds NaN; outputs
-# are used on another stream. Nothing is synchronised but every few rounds, so that the queue does not fill.
+# Inputs are made on the stream just before, freed, and their memory written right after; fresh memory holds NaN;
+# outputs are used on another stream. Nothing is synchronised but every few rounds, so that the queue does not fill.
 def test_streams_and_memory_that_is_used_again():
     def body(buffer, meet):
         x, ids, _ = (one.cuda() for one in batch(buffer.rank, torch.float32))
