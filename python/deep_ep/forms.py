@@ -61,6 +61,20 @@ def _nvfp4_form(x: torch.Tensor, global_scale: Any) -> Form:
     return Form(packed.contiguous(), scales.contiguous().view(torch.int32), "none", outputs, finish)
 
 
+def ready_fp4(x: torch.Tensor, scales: torch.Tensor) -> Form:
+    """Rows of 4-bit elements with a scale byte for each 16, as they are."""
+
+    def outputs(received: heddle.Received) -> tuple[torch.Tensor, torch.Tensor]:
+        shape = (*received.x.shape[:2], scales.shape[1])
+        return received.x, torch.zeros(shape, dtype=scales.dtype, device=x.device)
+
+    def finish(received: heddle.Received, made: Any) -> None:
+        dense = received.scales.clone(memory_format=torch.contiguous_format)
+        made[1].view(torch.uint8).copy_(dense.view(torch.uint8))
+
+    return Form(x.contiguous(), scales.contiguous().view(torch.int32), "none", outputs, finish)
+
+
 def _per_token_form(x: torch.Tensor, use_ue8m0: bool, round_scale: bool) -> Form:
     if x.dtype != torch.bfloat16:
         raise UsageError(f"x is {x.dtype}, legal with pertoken_quant: bfloat16")

@@ -12,10 +12,11 @@ from heddle import UsageError
 
 from .checks import check_ids, check_int32, check_weights, positive, refuse_fork
 from .engine import Engine, telling_others
-from .forms import form_of
+from .forms import Form, form_of
 from .signals import wait_for_experts, wait_for_rows
 from .sizes import low_latency_window
 from .streams import CommStream, on, raw
+from .trtllm import ReadyFp4
 from .utils.event import EventHandle, EventOverlap
 
 # Handles are plain tuples; what combine needs beyond them hangs on their first tensor under this name.
@@ -29,7 +30,7 @@ class _Route(NamedTuple):
     topk: int
 
 
-class LowLatency:
+class LowLatency(ReadyFp4):
     """Mixed into Buffer. M most tokens of a rank in a call, the same on all."""
 
     rank: int
@@ -83,19 +84,53 @@ class LowLatency:
         valid; a rank's rows lie together. With topk_weights after recv_count: weights [L, R M] float32, source ranks
         [L, R M] int32.
         """
-        tokens = positive("num_max_dispatch_tokens_per_rank", num_max_dispatch_tokens_per_rank)
-        experts = positive("num_experts", num_experts)
         check_ids(topk_idx)
         _check_x(x)
-        window = low_latency_window(tokens, x.shape[1], self.group_size, experts, topk_idx.shape[1])
+
+        def form() -> Form:
+            refuse_fork("use_ue8m0_for_sf", use_ue8m0_for_sf, False, "upstream's is unfinished")
+            return form_of(x, use_fp8, round_scale, use_ue8m0, use_nvfp4, x_global_scale, pertoken_quant)
+
+        return self._dispatch_form(
+            x,
+            topk_idx,
+            num_max_dispatch_tokens_per_rank,
+            num_experts,
+            form,
+            hidden=x.shape[1],
+            async_finish=async_finish,
+            return_recv_hook=return_recv_hook,
+            topk_weights=topk_weights,
+            counts=cumulative_local_expert_recv_stats,
+            waits=dispatch_wait_recv_cost_stats,
+        )
+
+    def _dispatch_form(
+        self,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        max_tokens: int,
+        num_experts: int,
+        make_form: Callable[[], Form],
+        *,
+        hidden: int,
+        async_finish: bool,
+        return_recv_hook: bool,
+        topk_weights: torch.Tensor | None = None,
+        counts: torch.Tensor | None = None,
+        waits: torch.Tensor | None = None,
+    ) -> tuple[Any, ...]:
+        """A dispatch of what `make_form` makes of x, whose errors reach the other ranks."""
+        tokens = positive("num_max_dispatch_tokens_per_rank", max_tokens)
+        experts = positive("num_experts", num_experts)
+        window = low_latency_window(tokens, hidden, self.group_size, experts, topk_idx.shape[1])
         buffer = self.runtime.buffer(experts, x.device, window)
         with telling_others(buffer, "dispatch"):
             _check_modes(async_finish, return_recv_hook)
-            refuse_fork("use_ue8m0_for_sf", use_ue8m0_for_sf, False, "upstream's is unfinished")
-            form = form_of(x, use_fp8, round_scale, use_ue8m0, use_nvfp4, x_global_scale, pertoken_quant)
+            form = make_form()
             if topk_weights is not None:
                 check_weights(topk_weights, tuple(topk_idx.shape))
-            stats = self._stats(buffer, cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats)
+            stats = self._stats(buffer, counts, waits)
             plan = buffer.plan(topk_idx)
             if plan.tokens != x.shape[0]:
                 raise UsageError(f"topk_idx has {plan.tokens} rows, legal: {x.shape[0]}, as x")
@@ -110,7 +145,7 @@ class LowLatency:
             form.finish(result, outputs)
             stats(result, seconds)
 
-        handle = self._handle(buffer, result, tokens, x.shape[1], experts, plan)
+        handle = self._handle(buffer, result, tokens, hidden, experts, plan)
         event, hook = self._end(began, finish, async_finish)
         if topk_weights is None:
             return outputs, result.num_per_expert, handle, event, hook

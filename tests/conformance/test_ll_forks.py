@@ -172,3 +172,43 @@ def refused_body(rank):
 
 def test_what_is_not_served_says_so(world):
     world.run(refused_body, ranks=1)
+
+
+def ready_body(rank, hook, scale_type):
+    """4-bit rows that are quantised already (TensorRT-LLM's fork): bytes as they were."""
+    buffer = make(rank)
+    every = everyone(rank)
+    numbers = [(torch.arange(len(b.x) * 288).view(-1, 288) * 7 + 31 * r).remainder(120) for r, b in enumerate(every)]
+    rows = [one[:, :256].to(torch.uint8) for one in numbers]
+    scales = [one[:, 256:].to(torch.uint8) for one in numbers]
+    batch = every[rank.rank]
+    mine = scales[rank.rank].contiguous().view(scale_type)
+    q, sf, count, handle, _, receive = buffer.low_latency_dispatch_fp4(
+        rows[rank.rank].contiguous(), mine, batch.ids, MOST, EXPERTS, return_recv_hook=hook
+    )
+    if hook:
+        receive()
+    check_slab(rank, every, None, count, handle)
+    assert sf.dtype == scale_type and sf.shape == (*q.shape[:2], HIDDEN // 16)
+    for local in range(len(count)):
+        for source in range(rank.size):
+            packed = int(handle[1][local, source])
+            begin, end = packed >> 32, (packed >> 32) + (packed & 0xFFFFFFFF)
+            tokens = handle[0][local, begin:end].long()
+            same(q[local, begin:end], rows[source][tokens], "rows")
+            same(sf[local, begin:end].view(torch.uint8), scales[source][tokens], "scales")
+    y = torch.ones(*q.shape[:2], HIDDEN, dtype=torch.bfloat16)
+    out = buffer.low_latency_combine_low_precision("fp8", y, None, batch.ids, batch.weights, handle)[0]
+    close(out, oracle.weights_of(batch).sum(dim=1, keepdim=True).expand(-1, HIDDEN))
+    if rank.size == 1:
+        raises(lambda: buffer.low_latency_dispatch_fp4(rows[0], mine[:, :3], batch.ids, MOST, EXPERTS), "scales is")
+        raises(
+            lambda: buffer.low_latency_combine_low_precision("int4", y, None, batch.ids, batch.weights, handle),
+            "precision is 'int4'",
+        )
+
+
+@pytest.mark.parametrize("scale_type", [torch.uint8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("hook, ranks", [(False, 1), (True, 4)])
+def test_ready_made_4_bit_rows(world, hook, ranks, scale_type):
+    world.run(ready_body, hook, scale_type, ranks=min(ranks, world.size))
