@@ -49,8 +49,8 @@ Allocate allocator_of(Backend& backend) {
 }  // namespace
 
 Calls::Calls(BufferParts parts)
-    : parts_(std::move(parts)), ledger_(backend().allocate(sizeof(Ledger))), allocate_(allocator_of(backend())),
-      id_(next_id()) {
+    : parts_(std::move(parts)), device_(backend().device()), ledger_(backend().allocate(sizeof(Ledger))),
+      allocate_(allocator_of(backend())), id_(next_id()) {
   const auto timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(parts_.config.timeout).count();
   ctx_ = {.topo = parts_.topo, .window = Window(parts_.topo.world, parts_.window_bytes),
           .ledger = static_cast<Ledger*>(ledger_.get()), .timeout_ns = static_cast<uint64_t>(timeout), .mask_late_peers = parts_.config.mask_late_peers,
@@ -73,18 +73,16 @@ void Calls::use(const Placement& on, bool wait) {
 }
 
 void Calls::check_placement(const char* operation, const Placement& on) const {
-  const bool on_gpu = parts_.backend->device().kind == DeviceKind::cuda;
-  require(on_gpu || on.is_default(), {"stream"}, "{}: stream, num_sms or events were given, legal on the CPU: none",
-          operation);
+  require(device_.kind == DeviceKind::cuda || on.is_default(), {"stream"},
+          "{}: stream, num_sms or events were given, legal on the CPU: none", operation);
   require(on.num_sms >= 0, {"num_sms", on.num_sms, 0}, "{}: num_sms = {}, legal: 0 (the buffer's) or more", operation,
           on.num_sms);
 }
 
 void Calls::check_device(const char* operation, const char* name, const TensorView& view) const {
-  const Device own = parts_.backend->device();
-  if (!view.is_set() || view.device == own) return;
+  if (!view.is_set() || view.device == device_) return;
   require(false, {fmt::format("{}.device", name)}, "{}: {} is on {}, legal: {}, where this buffer works", operation, name,
-          name_of(view.device), name_of(own));
+          name_of(view.device), name_of(device_));
 }
 
 Plan Calls::plan(const TensorView& ids, const Placement& on) {

@@ -134,6 +134,7 @@ class Calls : public std::enable_shared_from_this<Calls> {
   std::function<void()> hook_of(std::shared_ptr<InFlight>);
 
   BufferParts parts_;
+  Device device_;  // of the backend
   std::shared_ptr<void> ledger_;
   Context ctx_;
   uint64_t incarnation_ = 0;

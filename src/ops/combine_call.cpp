@@ -25,7 +25,7 @@ CombineCall::CombineCall(Calls& calls, const Handle& handle, const CombineInput&
   check_weights();
   check_row_weights();
   check_out(out);
-  calls.backend().keep(route_);
+  if (is_captured()) calls.backend().keep(route_);
   state_ = calls.backend().take(sizeof(CallState) + static_cast<size_t>(calls.topology().world));
   args_.call.ctx = calls.context();
   args_.call.state = static_cast<CallState*>(state_.get());

@@ -35,7 +35,7 @@ DispatchCall::DispatchCall(Calls& calls, std::shared_ptr<const PlanData> plan, c
   args_.call.shape.cached = use == Use::again;
   args_.call.shape.split = use == Use::split;
   check_room();
-  calls.backend().keep(plan_);
+  if (is_captured()) calls.backend().keep(plan_);
   state_ = calls.backend().take(sizeof(CallState));
   args_.call.state = static_cast<CallState*>(state_.get());
   args_.plan = plan_->view;
