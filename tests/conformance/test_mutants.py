@@ -233,8 +233,10 @@ def mutated_body(rank, name, is_sound=False):
     module, function = body.split(":")
     owner = getattr(deep_ep, owner_name)
     original, combine = getattr(owner, method), getattr(owner, "combine", None)
-    engine, made = quick_engine()
-    os.environ["HEDDLE_DEEP_EP_TIMEOUT"] = "2"
+    engine, made = (None, None) if is_sound else quick_engine()
+    before = os.environ["HEDDLE_DEEP_EP_TIMEOUT"]
+    if not is_sound:
+        os.environ["HEDDLE_DEEP_EP_TIMEOUT"] = "2"
     setattr(owner, method, wrapped(original, change))
     if "alias" in change.__code__.co_names:
         owner.combine = wrapped(combine, lambda result, call: result)
@@ -248,7 +250,7 @@ def mutated_body(rank, name, is_sound=False):
             owner.combine = combine
         if engine is not None:
             engine.__init__ = made
-        os.environ["HEDDLE_DEEP_EP_TIMEOUT"] = "15"
+        os.environ["HEDDLE_DEEP_EP_TIMEOUT"] = before
     return None
 
 

@@ -2,6 +2,7 @@
 
 import deep_ep
 import pytest
+import torch
 
 pytestmark = pytest.mark.v1
 
@@ -73,3 +74,39 @@ def test_num_sms_is_of_the_class():
     finally:
         deep_ep.Buffer.set_num_sms(before)
     assert deep_ep.Buffer.is_sm90_compiled() in (True, False)
+
+
+class Sixteen:
+    """An mpi4py communicator of so many ranks, whom nobody asks: a layout is local."""
+
+    def __init__(self, size):
+        self._size = size
+
+    def Get_rank(self):  # noqa: N802
+        return 0
+
+    def Get_size(self):  # noqa: N802
+        return self._size
+
+    def allgather(self, mine):
+        raise AssertionError("a layout needs no other rank")
+
+
+@pytest.mark.parametrize("ranks, domains", [(16, 2), (24, 3), (12, 2)])
+def test_layout_of_several_hosts(ranks, domains):
+    """num_tokens_per_rdma_rank counts a token once for each eight ranks that it goes to."""
+    buffer = deep_ep.Buffer(None, 1 << 25, comm=Sixteen(ranks))
+    ids = torch.tensor([[0, 1], [0, ranks - 1], [-1, ranks - 1], [-1, -1]])
+    per_rank, per_domain, per_expert, in_rank, _ = buffer.get_dispatch_layout(ids, ranks)
+    assert per_domain.dtype == torch.int32 and per_domain.shape == (domains,)
+    assert per_domain[0] == 2 and per_domain[-1] == 2 and int(per_domain.sum()) == 4
+    assert per_rank.tolist() == [2, 1, *[0] * (ranks - 3), 2] == per_expert.tolist()
+    assert in_rank.sum() == 5
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-3"])
+def test_a_wrong_timeout_is_named(monkeypatch, text):
+    pytest.importorskip("heddle")
+    monkeypatch.setenv("HEDDLE_DEEP_EP_TIMEOUT", text)
+    with pytest.raises(ValueError, match=f"HEDDLE_DEEP_EP_TIMEOUT is '{text}', legal"):
+        deep_ep.Buffer(None, 1 << 25, comm=Sixteen(2))

@@ -22,7 +22,7 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
 PATIENCE = 60.0  # seconds; only a bug reaches it
-DEADLINE = "15"  # seconds that a rank waits for another in a call
+DEADLINE = "40"  # seconds that a rank waits for another in a call
 
 
 class RankError(Exception):
