@@ -79,7 +79,7 @@ class CommStream:
         """body() after `previous_event`, or after the current stream's work if there is none. The current stream waits
         for it unless `is_async`; then the event, which is else EventOverlap(None), does so."""
         before = event_of(previous_event)
-        tensors = list(tensors_in(inputs))
+        tensors = list(tensors_in(inputs)) if torch.cuda.is_initialized() else []
         if not any(tensor.is_cuda for tensor in tensors):
             return body(), EventOverlap(EventHandle() if is_async else None)
         compute = torch.cuda.current_stream(tensors[0].device)
