@@ -59,6 +59,7 @@ def parts_like(x: Any, rows: torch.Tensor, scales: torch.Tensor | None) -> Any:
         return rows
     if len(x) == 2:
         return rows, scales
+    assert scales is not None  # three parts travel with scales
     first, second = scales.split([x[1].shape[1], x[2].shape[1]], dim=1)
     return rows, first.contiguous().view(x[1].dtype), second.contiguous().view(x[2].dtype)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
+from typing import Any
 
 import heddle
 import torch
@@ -66,13 +67,14 @@ class Engine:
         if 0 < window_bytes and self._window_bytes == 0:
             window = max(window, DEFAULT_WINDOW)
         experts, place = key
+        device: dict[str, Any] = {} if place == "cpu" else {"device": place}
         buffer = heddle.Buffer(
             self.bootstrap,
             experts=experts,
             window_bytes=window,
             timeout=self._timeout,
             mask_late_peers=self._mask_late_peers,
-            **({} if place == "cpu" else {"device": place}),
+            **device,
         )
         self._windows[key] = window or DEFAULT_WINDOW
         self._current[key] = buffer

@@ -91,6 +91,7 @@ class EPHandle:
     def _rows_of_columns(self) -> torch.Tensor:
         """[n, K]: of a column that repeats an expert, the row of its first."""
         ids, rows = self._route.recv_ids, self._route.row_of
+        assert rows is not None  # an expanded layout has them
         same = (ids[:, :, None] == ids[:, None, :]) & (ids >= 0)[:, :, None]
         return torch.where(same, rows[:, None, :], -1).amax(dim=2) if ids.numel() else rows
 

@@ -164,7 +164,7 @@ class ExpertBuffer:
             self._check_stats(buffer, ask.stats)
             settings = self._settings(ask)
             plan = buffer.plan(ask.topk_idx)
-        options = {"alignment": settings.alignment, "max_tokens": settings.max_tokens}
+        options: dict[str, Any] = {"alignment": settings.alignment, "max_tokens": settings.max_tokens}
         layout = "expert_major" if settings.do_expand else "token_major"
 
         def call() -> tuple[Any, ...]:
@@ -293,7 +293,7 @@ class ExpertBuffer:
         return call
 
 
-def _outputs(ask: Request, received: heddle.Received, handle: EPHandle) -> tuple[Any, Any, Any, EPHandle]:
+def _outputs(ask: Request, received: Any, handle: EPHandle) -> tuple[Any, Any, Any, EPHandle]:
     recv_x: Any = received.x
     if isinstance(ask.x, (tuple, list)):
         recv_x = (received.x, _scales(received.scales, ask.tma_scales))

@@ -55,7 +55,7 @@ def _nvfp4_form(x: torch.Tensor, global_scale: Any) -> Form:
         _, sf = nvfp4.empty_outputs(experts, rows, hidden, x.device)
         return received.x.permute(1, 2, 0), sf
 
-    def finish(received: heddle.Received, made: Any) -> None:
+    def finish(received: Any, made: Any) -> None:
         nvfp4.place_scales(made[1], received.scales.clone(memory_format=torch.contiguous_format).view(torch.uint8))
 
     return Form(packed.contiguous(), scales.contiguous().view(torch.int32), "none", outputs, finish)
@@ -68,7 +68,7 @@ def ready_fp4(x: torch.Tensor, scales: torch.Tensor) -> Form:
         shape = (*received.x.shape[:2], scales.shape[1])
         return received.x, torch.zeros(shape, dtype=scales.dtype, device=x.device)
 
-    def finish(received: heddle.Received, made: Any) -> None:
+    def finish(received: Any, made: Any) -> None:
         dense = received.scales.clone(memory_format=torch.contiguous_format)
         made[1].view(torch.uint8).copy_(dense.view(torch.uint8))
 

@@ -53,6 +53,7 @@ class HybridEpConfigInstance:
     """The configuration of one call; goes back with its handle. Further attributes may be set."""
 
     def __init__(self, **settings: Any) -> None:
+        self._route: Any = None
         self.hidden_dim = 0
         self.max_num_of_tokens_per_rank = 0
         self.num_of_experts_per_rank = 0

@@ -243,7 +243,9 @@ class HybridEPBuffer:
             hidden.shape[1], hidden.shape[0], pad_multiple=pad_multiple, use_fp8=use_fp8
         )
         most = self.configurer.buffer_config.max_num_of_tokens_per_rank
-        fixed = {"fixed_size": True, "capacity": rows, "max_tokens": most, "drop_overflow": non_blocking}
+        fixed: dict[str, Any] = {}
+        if rows is not None:
+            fixed = {"fixed_size": True, "capacity": rows, "max_tokens": most, "drop_overflow": non_blocking}
         received = buffer.dispatch(
             plan,
             hidden,
@@ -253,7 +255,7 @@ class HybridEPBuffer:
             alignment=alignment,
             zero_padding=True,
             stream=raw(hidden),
-            **(fixed if rows is not None else {}),
+            **fixed,
         )
         config._route = _Route(buffer, received.handle, routing.experts, rows is not None, received.x.shape[0])
         real = received.num_per_expert
@@ -274,7 +276,7 @@ class HybridEPBuffer:
             if rows != route.rows:
                 raise UsageError(f"num_permuted_tokens = {rows}, legal with this handle: {route.rows}")
             weights = self._weights_again(route, probs)
-        fixed = {"fixed_size": True, "capacity": rows, "drop_overflow": True} if route.fixed else {}
+        fixed: dict[str, Any] = {"fixed_size": True, "capacity": rows, "drop_overflow": True} if route.fixed else {}
         received = route.buffer.dispatch(
             route.handle, hidden, scales=scales, weights=weights, zero_padding=True, stream=raw(hidden), **fixed
         )
@@ -365,7 +367,7 @@ class HybridEPBuffer:
         """Of this rank's experts among its domain's."""
         return self.local_rank * len(buffer.local_experts)
 
-    def _domain_probs(self, received: heddle.Received, given: Any) -> torch.Tensor | None:
+    def _domain_probs(self, received: Any, given: Any) -> torch.Tensor | None:
         if given is None:
             return None
         local = received.num_per_expert.shape[0]
@@ -428,7 +430,7 @@ class HybridEPBuffer:
         return hits[:, :local], torch.cumsum(counts, 0).to(torch.int32), rows[:, :local]
 
 
-def _zeroed(received: heddle.Received, values: torch.Tensor) -> torch.Tensor:
+def _zeroed(received: heddle.Received, values: Any) -> torch.Tensor:
     """0 in rows that hold nothing."""
     empty = received.row_token < 0
     return torch.where(empty if values.dim() == 1 else empty[:, None], torch.zeros_like(values), values)

@@ -160,7 +160,7 @@ class LowLatency(ReadyFp4):
         hidden: int,
         experts: int,
         plan: heddle.Plan,
-    ) -> tuple[torch.Tensor, torch.Tensor, int, int, int]:
+    ) -> tuple[torch.Tensor, Any, int, int, int]:
         src_info = received.row_token.view(len(buffer.local_experts), self.group_size * tokens)
         setattr(src_info, _ROUTE, _Route(buffer, received.handle, plan.tokens, plan.topk))
         return src_info, received.layout_range, tokens, hidden, experts
@@ -225,7 +225,7 @@ class LowLatency(ReadyFp4):
         began, result = self._start(call, buffer.combine_send, buffer.combine, return_recv_hook)
 
         def finish(seconds: float) -> None:
-            if target is not out:
+            if out is not None and target is not None and target is not out:
                 out.copy_(target)
             stats(seconds)
 

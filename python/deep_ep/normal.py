@@ -118,8 +118,8 @@ class NormalMode:
             worst = positive("num_worst_tokens", worst, 0)
             self._check_routing(rows, in_rank, topk_idx, topk_weights, worst)
             plan = plan_of(buffer, topk_idx, in_rank)
-        fixed = {"fixed_size": True, "capacity": worst, "max_tokens": worst} if worst else {}
-        received = buffer.dispatch(plan, rows, scales=scales, weights=topk_weights, stream=raw(rows), **fixed)
+        fixed: dict[str, Any] = {"fixed_size": True, "capacity": worst, "max_tokens": worst} if worst else {}
+        received: Any = buffer.dispatch(plan, rows, scales=scales, weights=topk_weights, stream=raw(rows), **fixed)
         if topk_idx is None:
             counts = exchange_counts(buffer, layout[2])
         elif not worst:

@@ -16,6 +16,9 @@ from .utils.event import EventOverlap
 class ReadyFp4:
     """Mixed into Buffer, whose low-latency half it calls."""
 
+    _dispatch_form: Any
+    low_latency_combine: Any
+
     def low_latency_dispatch_fp4(
         self,
         x: torch.Tensor,
