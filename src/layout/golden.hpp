@@ -46,16 +46,17 @@ static_assert(Slot::of({.kind = Kind::combine, .row_weights = true, .payload_byt
 /// Eight ranks in 256 MiB: 32 ranges behind 8 cells.
 inline constexpr Window kEight(8, int64_t{256} << 20);
 static_assert(kEight.cells(1) == 384 && kEight.range(Kind::dispatch, 0, 0) == 3072);
-static_assert(kEight.range_bytes() == 8388480);
+static_assert(kEight.range_bytes() == 8322944 && kEight.num_tags() == 8192);
+static_assert(kEight.tags(Kind::dispatch, 0, 0) == 3072 + 8322944);
 static_assert(kEight.range(Kind::dispatch, 0, 1) == 3072 + 8388480);
 static_assert(kEight.range(Kind::dispatch, 1, 0) == 3072 + 8 * int64_t{8388480});
 static_assert(kEight.range(Kind::combine, 0, 0) == 3072 + 16 * int64_t{8388480});
 static_assert(kEight.end() == 3072 + 32 * int64_t{8388480} && kEight.end() <= int64_t{256} << 20);
-static_assert(window_bytes_for(8, 8388480) == kEight.end());
+static_assert(window_bytes_for(8, 8322944) == kEight.end());
 
 /// Behind a header and a table of 264 words.
 inline constexpr Range kRows = Range::of(kEight.range_bytes(), 4 * 264, Slot::of(kPlain).stride);
-static_assert(kRows.table == 128 && kRows.slots == 1280 && kRows.count == 1993);
+static_assert(kRows.table == 128 && kRows.slots == 1280 && kRows.count == 1977);
 static_assert(kRows.slot(2) == 1280 + 2 * 4208);
 
 /// Two shapes that differ in one field that all ranks must agree on.

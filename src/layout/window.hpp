@@ -1,6 +1,7 @@
 // Every byte of a rank's window. Offsets only; see memory/ for pointers.
 //   control  one Cells per source: each cell has that source as its only remote writer
-//   data     [kind][lane][source], a fixed byte range each, whatever the shapes: head (header, tables), then slots
+//   data     [kind][lane][source], a fixed byte range each, whatever the shapes: head (header, tables), then slots; behind
+//            each range its tags, which nothing else ever overwrites
 #pragma once
 
 #include <cstddef>
@@ -27,6 +28,13 @@ struct alignas(kCellAlign) Cells {
   Offer offer[kLanes];
 };
 
+/// Bytes of a tag for each KiB of a range.
+HEDDLE_HD constexpr int64_t tag_bytes_of(int64_t range_and_tags) {
+  constexpr int64_t kBytesPerTag = 1024;
+  const int64_t tags = range_and_tags / kBytesPerTag + 1;
+  return (tags * int64_t{sizeof(uint64_t)} + kCellAlign - 1) / kCellAlign * kCellAlign;
+}
+
 class Window {
  public:
   constexpr Window() = default;
@@ -34,19 +42,24 @@ class Window {
     Carver carver;
     carver.take(int64_t{sizeof(Cells)} * ranks);
     data_ = carver.take(0);
-    range_ = (bytes - data_) / (int64_t{kKinds} * kLanes * ranks) / kCellAlign * kCellAlign;
+    pitch_ = (bytes - data_) / (int64_t{kKinds} * kLanes * ranks) / kCellAlign * kCellAlign;
+    range_ = pitch_ - tag_bytes_of(pitch_);
   }
 
   HEDDLE_HD constexpr int64_t cells(int source) const { return int64_t{sizeof(Cells)} * source; }
   HEDDLE_HD constexpr int64_t range_bytes() const { return range_; }
   HEDDLE_HD constexpr int64_t range(Kind kind, int lane, int source) const {
-    return data_ + ((static_cast<int64_t>(kind) * kLanes + lane) * ranks_ + source) * range_;
+    return data_ + ((static_cast<int64_t>(kind) * kLanes + lane) * ranks_ + source) * pitch_;
   }
-  HEDDLE_HD constexpr int64_t end() const { return range(Kind::dispatch, 0, 0) + kKinds * kLanes * ranks_ * range_; }
+  /// 64-bit tags behind a range.
+  HEDDLE_HD constexpr int64_t tags(Kind kind, int lane, int source) const { return range(kind, lane, source) + range_; }
+  HEDDLE_HD constexpr int64_t num_tags() const { return (pitch_ - range_) / int64_t{sizeof(uint64_t)}; }
+  HEDDLE_HD constexpr int64_t end() const { return range(Kind::dispatch, 0, 0) + kKinds * kLanes * ranks_ * pitch_; }
 
  private:
   int ranks_ = 0;
   int64_t data_ = 0;
+  int64_t pitch_ = 0;  // from range to range
   int64_t range_ = 0;
 };
 
@@ -55,7 +68,9 @@ HEDDLE_HD constexpr int64_t window_bytes_for(int ranks, int64_t range_bytes) {
   Carver carver;
   carver.take(int64_t{sizeof(Cells)} * ranks);
   const int64_t range = (range_bytes + kCellAlign - 1) / kCellAlign * kCellAlign;
-  return carver.take(0) + int64_t{kKinds} * kLanes * ranks * range;
+  int64_t pitch = range + tag_bytes_of(range);
+  while (pitch - tag_bytes_of(pitch) < range) pitch += kCellAlign;
+  return carver.take(0) + int64_t{kKinds} * kLanes * ranks * pitch;
 }
 
 /// How a call carves one range.

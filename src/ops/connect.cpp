@@ -45,7 +45,7 @@ int64_t window_bytes_of(const Config& config) {
 }
 
 void agree_on(Bootstrap& bootstrap, const Config& config) {
-  constexpr int kLayoutVersion = 1;
+  constexpr int kLayoutVersion = 2;
   const Setting settings[] = {
       {"layout version", fmt::format("{}", kLayoutVersion)},
       {"experts", fmt::format("{}", config.experts)},

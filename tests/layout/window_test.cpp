@@ -23,6 +23,8 @@ std::vector<Part> parts_of(const Window& window, int ranks) {
       for (int lane = 0; lane < kLanes; ++lane) {
         const int64_t at = window.range(kind, lane, source);
         parts.push_back({at, at + window.range_bytes()});
+        const int64_t tags = window.tags(kind, lane, source);
+        parts.push_back({tags, tags + window.num_tags() * int64_t{sizeof(uint64_t)}});
       }
     }
   }
@@ -52,6 +54,14 @@ TEST(Window, BytesForARangeAreEnoughAndTheLeast) {
       EXPECT_GE(Window(ranks, bytes).range_bytes(), range);
       EXPECT_LT(Window(ranks, bytes - 1).range_bytes(), range);
     }
+  }
+}
+
+// A piece of a row has at least 1 KiB, or is a row: there is a tag for each.
+TEST(Window, ATagForEachKiBOfARange) {
+  for (const int64_t range : {int64_t{128}, int64_t{1000}, int64_t{100000}, int64_t{1} << 30}) {
+    const Window window(3, window_bytes_for(3, range));
+    EXPECT_GE(window.num_tags() * 1024, window.range_bytes());
   }
 }
 
