@@ -24,6 +24,18 @@ HEDDLE_HD void copy_bytes(const Coop& coop, void* dst, const void* src, size_t b
 #endif
 }
 
+/// To all of dst(0), ..., dst(count - 1) that are not null, reading src once; on a GPU dst(k) may be told by lanes.
+template <class Coop, class Dst>
+HEDDLE_HD void copy_to_many(const Coop& coop, int count, const void* src, size_t bytes, const Dst& dst) {
+#if HEDDLE_ON_DEVICE
+  lanes_copy_to_many({coop.lane(), coop.lanes()}, count, src, bytes, dst);
+#else
+  for (int k = 0; coop.lane() == 0 && bytes > 0 && k < count; ++k) {
+    if (void* to = dst(k)) std::memcpy(to, src, bytes);
+  }
+#endif
+}
+
 template <class Coop>
 HEDDLE_HD void fill_bytes(const Coop& coop, void* dst, uint8_t value, size_t bytes) {
 #if HEDDLE_ON_DEVICE
@@ -48,10 +60,12 @@ struct Strided {
 /// For scales, which callers keep row-major, column-major or transposed: dst.words[i * dst.stride] = src.words[i * src.stride].
 template <class Coop>
 HEDDLE_HD void copy_strided_words(const Coop& coop, Strided<uint32_t> dst, Strided<const uint32_t> src, int64_t count) {
+#if !HEDDLE_ON_DEVICE
   if (dst.stride == 1 && src.stride == 1) {
     copy_bytes(coop, dst.words, src.words, static_cast<size_t>(count) * sizeof(uint32_t));
     return;
   }
+#endif
   for (int64_t i = coop.lane(); i < count; i += coop.lanes()) dst.words[i * dst.stride] = src.words[i * src.stride];
 }
 

@@ -212,7 +212,7 @@ __device__ void lanes_quantise_as(Lanes lanes, const QuantiseArgs& args) {
   for (int64_t block = lanes.lane; block < blocks; block += lanes.lanes) quantise_block_alone<In>(args, block);
 }
 
-__device__ inline void lanes_quantise_row(Lanes lanes, const QuantiseArgs& args) {
+__device__ __noinline__ inline void lanes_quantise_row(Lanes lanes, const QuantiseArgs& args) {
   switch (args.x_dtype) {
     case DType::f32: return lanes_quantise_as<float>(lanes, args);
     case DType::bf16: return lanes_quantise_as<bf16>(lanes, args);

@@ -60,16 +60,17 @@ __device__ inline void finish_columns(const SumArgs& args, int64_t column, const
   }
 }
 
-/// kGroups times eight columns of one thread, a stride apart, so that many loads are in flight. ptxas only keeps them so where
-/// it has some 96 registers a thread: a kernel needs __launch_bounds__ of at most 512 (without, 24 blocks of 16 warps took 220
-/// instead of 88 us for 4096 sums of two bf16 rows of 7168, H200).
+/// Up to kGroups times eight columns of one thread, a stride apart, so that many loads are in flight. ptxas only keeps them so
+/// where it has some 96 registers a thread: a kernel needs __launch_bounds__ of at most 512 (without, 24 blocks of 16 warps
+/// took 220 instead of 88 us for 4096 sums of two bf16 rows of 7168, H200). Those at or past `end` are left out.
 template <class In, int kGroups>
 struct ColumnGroups {
+  static constexpr int kStride = 32 * kLaneColumns;
   int64_t first;
-  int64_t stride;
+  int64_t end;
   float sums[kGroups][kLaneColumns];
 
-  __device__ int64_t column(int group) const { return first + group * stride; }
+  __device__ int64_t column(int group) const { return first + group * kStride; }
 
   /// Adds kTerms rows in order, all loaded before the first is used.
   template <int kTerms>
@@ -78,10 +79,12 @@ struct ColumnGroups {
     float weights[kTerms];
 #pragma unroll
     for (int t = 0; t < kTerms; ++t) {
-      const In* row = static_cast<const In*>(terms[t].row);
+      const In* row = static_cast<const In*>(terms[t].row) + first;
       weights[t] = terms[t].weight;
 #pragma unroll
-      for (int group = 0; group < kGroups; ++group) rows[t][group] = LaneColumns<In>::load(row + column(group));
+      for (int group = 0; group < kGroups; ++group) {
+        if (column(group) < end) rows[t][group] = LaneColumns<In>::load(row + group * kStride);
+      }
     }
 #pragma unroll
     for (int t = 0; t < kTerms; ++t) {
@@ -97,12 +100,16 @@ struct ColumnGroups {
 
   __device__ void run(const SumArgs& args, const Term* terms, int num_terms) {
 #pragma unroll
-    for (int group = 0; group < kGroups; ++group) start_columns(args, column(group), sums[group]);
+    for (int group = 0; group < kGroups; ++group) {
+      if (column(group) < end) start_columns(args, column(group), sums[group]);
+    }
     int t = 0;
     for (; t + 2 <= num_terms; t += 2) add<2>(terms + t);
     if (t < num_terms) add<1>(terms + t);
 #pragma unroll
-    for (int group = 0; group < kGroups; ++group) finish_columns(args, column(group), sums[group]);
+    for (int group = 0; group < kGroups; ++group) {
+      if (column(group) < end) finish_columns(args, column(group), sums[group]);
+    }
   }
 };
 
@@ -114,25 +121,33 @@ __device__ inline bool all_aligned(const SumArgs& args, const Term* terms, int n
 }
 
 template <class In>
-__device__ void lanes_sum_as(Lanes lanes, const SumArgs& args, const Term* terms, int num_terms) {
+__device__ void lanes_sum_aligned(Lanes lanes, const SumArgs& args, const Term* terms, int num_terms, int64_t whole) {
   constexpr int kGroups = 8 / sizeof(In);
-  const int64_t whole = all_aligned(args, terms, num_terms) ? args.count / kLaneColumns * kLaneColumns : 0;
-  const int64_t stride = int64_t{lanes.lanes} * kLaneColumns;
-  int64_t column = lanes.lane * kLaneColumns;
-  for (; column + (kGroups - 1) * stride < whole; column += kGroups * stride) {
-    ColumnGroups<In, kGroups>{column, stride}.run(args, terms, num_terms);
+  constexpr int kStride = ColumnGroups<In, kGroups>::kStride;
+  for (int64_t column = lanes.lane * kLaneColumns; column < whole; column += kGroups * kStride) {
+    ColumnGroups<In, kGroups>{column, whole}.run(args, terms, num_terms);
   }
-  for (; column < whole; column += stride) ColumnGroups<In, 1>{column, stride}.run(args, terms, num_terms);
-  for (column = whole + lanes.lane; column < args.count; column += lanes.lanes)
+}
+
+/// What is rare: other types, odd addresses, odd lengths. Not inlined, so that it does not crowd out the rest.
+__device__ __noinline__ inline void lanes_sum_odd(Lanes lanes, const SumArgs& args, const Term* terms, int num_terms) {
+  const int64_t whole = lanes.lanes == 32 && all_aligned(args, terms, num_terms) ? args.count / kLaneColumns * kLaneColumns : 0;
+  switch (args.in_dtype) {
+    case DType::f32: lanes_sum_aligned<float>(lanes, args, terms, num_terms, whole); break;
+    case DType::bf16: lanes_sum_aligned<bf16>(lanes, args, terms, num_terms, whole); break;
+    default: lanes_sum_aligned<f16>(lanes, args, terms, num_terms, whole);
+  }
+  for (int64_t column = whole + lanes.lane; column < args.count; column += lanes.lanes)
     sum_column(args, terms, num_terms, column);
 }
 
 __device__ inline void lanes_sum_rows(Lanes lanes, const SumArgs& args, const Term* terms, int num_terms) {
-  switch (args.in_dtype) {
-    case DType::f32: return lanes_sum_as<float>(lanes, args, terms, num_terms);
-    case DType::bf16: return lanes_sum_as<bf16>(lanes, args, terms, num_terms);
-    default: return lanes_sum_as<f16>(lanes, args, terms, num_terms);
-  }
+  const bool is_usual = args.in_dtype == DType::bf16 && args.out_dtype == DType::bf16 && args.bias0 == nullptr &&
+                        args.count % kLaneColumns == 0 && lanes.lanes == 32 && all_aligned(args, terms, num_terms);
+  if (!is_usual) return lanes_sum_odd(lanes, args, terms, num_terms);
+  const SumArgs usual{.out = args.out, .out_dtype = DType::bf16, .in_dtype = DType::bf16, .bias0 = nullptr, .bias1 = nullptr,
+                      .bias_dtype = DType::bf16, .count = args.count};  // its branches are settled when compiled
+  lanes_sum_aligned<bf16>(lanes, usual, terms, num_terms, args.count);
 }
 
 }  // namespace heddle

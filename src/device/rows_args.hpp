@@ -8,8 +8,8 @@
 namespace heddle {
 
 struct Term {
-  const void* row;
-  float weight;
+  const void* row = nullptr;
+  float weight = 0.0f;
 };
 
 struct SumArgs {

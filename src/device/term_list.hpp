@@ -19,10 +19,25 @@ class TermList {
 #endif
   }
 
-  /// By all lanes, the same term.
-  HEDDLE_HD void add(const Term& term) {
-    if (coop_.lane() == 0) terms_[count_] = term;
-    ++count_;
+  /// By all lanes: term(k) of all k below `count`, in order, those without a row left out. A lane may be asked for any k.
+  template <class TermOf>
+  HEDDLE_HD void gather(int count, const TermOf& term) {
+#if HEDDLE_ON_DEVICE
+    for (int k = coop_.lane(); k < count; k += coop_.lanes()) terms_[k] = term(k);
+    coop_.worker_sync();
+    for (int k = 0; k < count; ++k) {
+      const Term found = terms_[k];
+      if (found.row == nullptr) continue;
+      coop_.worker_sync();  // all lanes have read what one of them overwrites
+      if (coop_.lane() == 0) terms_[count_] = found;
+      ++count_;
+    }
+#else
+    for (int k = 0; k < count; ++k) {
+      const Term found = term(k);
+      if (found.row != nullptr) terms_[count_++] = found;
+    }
+#endif
   }
 
   HEDDLE_HD void sum(const SumArgs& args) const {

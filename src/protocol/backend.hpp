@@ -55,6 +55,14 @@ class Backend {
   virtual bool combine_headers(const CombineArgs&) = 0;
   virtual bool combine_receive(const CombineArgs&) = 0;
 
+  /// All steps of an unsplit call whose outputs are there already. May be faster than one step after the other.
+  virtual bool dispatch(const DispatchArgs& args) {
+    return dispatch_send(args) && dispatch_headers(args) && dispatch_receive(args);
+  }
+  virtual bool combine(const CombineArgs& args) {
+    return combine_send(args) && combine_headers(args) && combine_receive(args);
+  }
+
   /// Whether steps return before they have ended, if Launch::wait is off.
   virtual bool is_asynchronous() const { return false; }
   /// Steps begun, and of those the ones that have ended, by number; steps of a capture have none.

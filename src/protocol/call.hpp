@@ -39,30 +39,39 @@ HEDDLE_HD bool settle(const Coop& coop, const Context& ctx) {
   return ok;
 }
 
-HEDDLE_HD inline void begin(const Call& call) {
+/// By one lane: seq and lane.
+HEDDLE_HD inline void take_lane(const Call& call) {
   Ledger& ledger = *call.ctx.ledger;
   CallState& state = *call.state;
   const int kind = static_cast<int>(call.shape.kind);
+  const uint64_t lane_calls[kLanes] = {ledger.lane_calls[kind][0], ledger.lane_calls[kind][1]};  // one wait for all
+  const uint64_t unreceived[kLanes] = {ledger.unreceived[kind][0], ledger.unreceived[kind][1]};
   state.seq = ++ledger.seq;
   const int lane = static_cast<int>(ledger.calls[kind]++ % kLanes);
   state.lane = lane;
   state.refused_by = -1;
-  state.headers_wanted = ++ledger.lane_calls[kind][lane];
-  if (ledger.unreceived[kind][lane] != 0) {
+  state.headers_wanted = ledger.lane_calls[kind][lane] = lane_calls[lane] + 1;
+  if (unreceived[lane] != 0) {
     claim_fault(call.ctx, {.code = FaultCode::unreceived, .awaited = Awaited::credit, .kind = call.shape.kind,
-                           .peer = call.ctx.topo.rank, .seq = state.seq, .seen = ledger.unreceived[kind][lane],
+                           .peer = call.ctx.topo.rank, .seq = state.seq, .seen = unreceived[lane],
                            .hash = call.shape.hash()});
   }
   ledger.unreceived[kind][lane] = state.seq;
-  for (int peer = 0; peer < call.ctx.topo.world; ++peer) {
-    state.credits_before[peer] = ledger.rounds_sent[kind][lane][peer];
-    state.rows_before[peer] = ledger.rows_seen[kind][lane][peer];
-    state.count[peer] = state.tokens[peer] = 0;
-    state.rounds[peer] = state.rounds_to[peer] = 0;
-    state.refused[peer] = state.counted[peer] = state.offers[peer] = state.direct_from[peer] = state.direct_to[peer] = 0;
-    const bool open = ledger.is_open(peer);
-    state.status[peer] = static_cast<uint8_t>(open ? SourceStatus::arrived : SourceStatus::masked);
-  }
+}
+
+/// By one lane a peer, after take_lane().
+HEDDLE_HD inline void begin_with(const Call& call, int peer) {
+  const Ledger& ledger = *call.ctx.ledger;
+  CallState& state = *call.state;
+  const int kind = static_cast<int>(call.shape.kind);
+  const int lane = state.lane;
+  state.credits_before[peer] = ledger.rounds_sent[kind][lane][peer];
+  state.rows_before[peer] = ledger.rows_seen[kind][lane][peer];
+  state.count[peer] = state.tokens[peer] = 0;
+  state.rounds[peer] = state.rounds_to[peer] = 0;
+  state.refused[peer] = state.counted[peer] = state.offers[peer] = state.direct_from[peer] = state.direct_to[peer] = 0;
+  const bool open = ledger.is_open(peer);
+  state.status[peer] = static_cast<uint8_t>(open ? SourceStatus::arrived : SourceStatus::masked);
 }
 
 HEDDLE_HD inline bool is_live(const CallState& state, int peer) {
@@ -83,10 +92,11 @@ HEDDLE_HD void await_credits(Port& port, const Call& call, int peer, int rounds,
 /// Takes the next seq and lane, and waits until every peer has read what this rank sent in the lane before.
 template <class Coop, class Port>
 HEDDLE_HD bool open_lane(const Coop& coop, Port& port, const Call& call) {
-  if (is_leader(coop)) begin(call);
+  if (is_leader(coop)) take_lane(call);
   if (!settle(coop, call.ctx)) return false;
   const uint64_t deadline = port.now() + call.ctx.timeout_ns;
   deal_lanes(coop, 0, call.ctx.topo.world, [&](long peer) {
+    begin_with(call, static_cast<int>(peer));
     await_credits(port, call, static_cast<int>(peer), 0, deadline);
   });
   return settle(coop, call.ctx);
@@ -120,6 +130,13 @@ HEDDLE_HD inline Header make_header(const Call& call, const HeaderCounts& counts
   return header;
 }
 
+/// Before a header is written, and before any row is sent: how many rounds there will be. By one lane a peer.
+HEDDLE_HD inline void note_rounds(const Call& call, int peer, int32_t rounds) {
+  if (!is_live(*call.state, peer)) return;
+  call.state->rounds_to[peer] = rounds;
+  call.ctx.ledger->rounds_sent[static_cast<int>(call.shape.kind)][call.state->lane][peer] += static_cast<uint64_t>(rounds);
+}
+
 /// Writes this rank's header and table to `peer` in one put. Done by one worker; `fill(table)` is called by all its lanes.
 template <class Coop, class Port, class Fill>
 HEDDLE_HD void put_header(const Coop& coop, Port& port, const Call& call, int peer, const HeaderCounts& counts,
@@ -132,8 +149,6 @@ HEDDLE_HD void put_header(const Coop& coop, Port& port, const Call& call, int pe
   std::byte* at = port.stage(target, bytes);
   if (coop.lane() == 0) {
     *reinterpret_cast<Header*>(at) = make_header(call, counts);
-    call.state->rounds_to[peer] = counts.rounds;
-    ctx.ledger->rounds_sent[static_cast<int>(call.shape.kind)][call.state->lane][peer] += counts.rounds;
   }
   if (!call.refusal.is_set()) fill(reinterpret_cast<uint32_t*>(at + range.table));
   const int64_t counter = counter_at(call, ctx.topo.rank, Awaited::header);
@@ -204,21 +219,22 @@ HEDDLE_HD void await_header(Port& port, const Call& call, int source, uint64_t d
   const Wait wait{.peer = source, .awaited = Awaited::header, .wanted = state.headers_wanted, .deadline = deadline};
   const Arrival arrival = await(port, call, wait, [&] { return finds_header_elsewhere(window, call, source); });
   if (arrival == Arrival::here && !header_from(window, call, source).mask.has(call.ctx.topo.rank)) {
-    return accept_header(call, source, header_from(window, call, source));
+    accept_header(call, source, header_from(window, call, source));
+    state.counted[source] = !state.refused[source];
+    return;
   }
   if (arrival == Arrival::here) close_pair(port, call.ctx, source);
   if (arrival != Arrival::fault) state.status[source] = static_cast<uint8_t>(SourceStatus::masked);
 }
 
-/// Who counts in this call. The lowest rank that refused is the one every rank names.
-HEDDLE_HD inline void note_sources(const std::byte* window, const Call& call) {
+/// The lowest rank that refused is the one every rank names.
+HEDDLE_HD inline void note_refusal(const std::byte* window, const Call& call) {
   CallState& state = *call.state;
   for (int source = 0; source < call.ctx.topo.world; ++source) {
-    if (!is_live(state, source)) continue;
-    state.counted[source] = !state.refused[source];
-    if (state.counted[source] || state.refused_by >= 0) continue;
+    if (!state.refused[source] || !is_live(state, source)) continue;
     state.refused_by = source;
     state.refusal = header_from(window, call, source).refusal;
+    return;
   }
 }
 
@@ -230,7 +246,7 @@ HEDDLE_HD bool read_headers(const Coop& coop, Port& port, const Call& call) {
     await_header(port, call, static_cast<int>(source), deadline);
   });
   if (!settle(coop, call.ctx)) return false;
-  if (is_leader(coop)) note_sources(port.local(), call);
+  if (is_leader(coop)) note_refusal(port.local(), call);
   coop.sync();
   return true;
 }

@@ -2,36 +2,15 @@
 //   send     lane, header (with late weights in its table); results of round 0 unless they wait for late weights
 //   headers  every owner's header
 //   receive  for each round: send it to all, receive it from all
-// A round is a window of the SOURCE's tokens, so that all ranks' results for a token are there in the same round and the sum
-// needs no store in FP32 between rounds; a result lies at the token's place in the window.
 #pragma once
 
 #include <cstdint>
 
 #include "protocol/call.hpp"
 #include "protocol/combine_args.hpp"
-#include "protocol/combine_rows.hpp"
+#include "protocol/combine_rounds.hpp"
 
 namespace heddle {
-
-/// The first of `count` ascending tokens that is not below `token`.
-HEDDLE_HD inline int64_t lower_bound(const int32_t* tokens, int64_t count, int64_t token) {
-  int64_t low = 0;
-  while (low < count) {
-    const int64_t middle = (low + count) / 2;
-    if (tokens[middle] < token) low = middle + 1;
-    else count = middle;
-  }
-  return low;
-}
-
-/// Places of a window that one token takes.
-HEDDLE_HD inline int places_of(const Shape& shape) {
-  return shape.weights == Weights::at_source ? (shape.topk > 1 ? shape.topk : 1) : 1;
-}
-
-/// Tokens of one round.
-HEDDLE_HD inline int window_tokens(const Call& call) { return range_of(call).count / places_of(call.shape); }
 
 template <class Coop, class Port>
 class Combine {
@@ -40,10 +19,25 @@ class Combine {
       : coop_(coop), port_(port), a_(args), call_(args.call), state_(*args.call.state), topo_(args.call.ctx.topo) {}
 
   HEDDLE_HD bool send() {
+    if (!open()) return false;
+    send_headers();
+    return is_refused() || rows_wait_for_weights() ? true : send_round(0);
+  }
+
+  /// Afterwards it is known which results a round sends.
+  HEDDLE_HD bool open() {
     if (!open_lane(coop_, port_, call_)) return false;
+    deal_lanes(coop_, 0, topo_.world, [&](long peer) {
+      const int source = static_cast<int>(peer);
+      note_rounds(call_, source, is_refused() ? 1 : rounds_of(a_.route.source_tokens[source], tokens_per_round()));
+    });
+    coop_.sync();
+    return true;
+  }
+
+  HEDDLE_HD void send_headers() {
     deal(coop_, 0, topo_.world, [&](long peer) { send_header(static_cast<int>(peer)); });
     coop_.sync();
-    return is_refused() || rows_wait_for_weights() ? true : send_round(0);
   }
 
   HEDDLE_HD bool headers() {
@@ -73,21 +67,16 @@ class Combine {
 
  private:
   HEDDLE_HD bool is_refused() const { return call_.refusal.is_set(); }
-  HEDDLE_HD bool is_unreduced() const { return call_.shape.weights == Weights::at_source; }
   HEDDLE_HD bool rows_wait_for_weights() const { return call_.shape.weights == Weights::late && !is_refused(); }
   HEDDLE_HD int64_t tokens_per_round() const { return window_tokens(call_); }
 
   // --- as an owner ---
 
-  HEDDLE_HD int64_t received_from(int source) const {
-    return a_.route.recv_offset[source + 1] - a_.route.recv_offset[source];
-  }
-
   HEDDLE_HD void send_header(int source) {
     HeaderCounts counts{.slots = static_cast<int32_t>(tokens_per_round())};
     if (!is_refused()) {
-      counts.count = static_cast<int32_t>(results_in(source, 0, received_from(source)));
-      counts.rounds = rounds_of(a_.route.source_tokens[source], tokens_per_round());
+      counts.count = static_cast<int32_t>(results_in(source, 0, received_from(a_, source)));
+      counts.rounds = state_.rounds_to[source];
       counts.tokens = a_.plan.tokens;
     }
     put_header(coop_, port_, call_, source, counts, [&](uint32_t* table) {
@@ -105,7 +94,7 @@ class Combine {
 
   /// Rows on the wire for the source's received tokens [first, last), numbers within the source.
   HEDDLE_HD int64_t results_in(int source, int64_t first, int64_t last) const {
-    if (!is_unreduced()) return last - first;
+    if (!is_unreduced(call_.shape)) return last - first;
     const int64_t topk = call_.shape.topk;
     const int32_t* row_of = a_.route.row_of + a_.route.recv_offset[source] * topk;
     int64_t hits = 0;
@@ -124,7 +113,7 @@ class Combine {
     }
     int64_t most = 0;
     for (int source = 0; source < topo_.world; ++source) {
-      const int64_t tokens = last_of(source, round) - first_of(source, round);
+      const int64_t tokens = last_of(a_, source, round) - first_of(a_, source, round);
       most = tokens > most ? tokens : most;
     }
     deal(coop_, 0, ceil_div(most, kChunk) * topo_.world, [&](long item) {
@@ -134,58 +123,32 @@ class Combine {
     return true;
   }
 
-  /// Received tokens of the source that belong to the round: numbers [first_of, last_of) within the source.
-  HEDDLE_HD int64_t first_of(int source, int round) const {
-    if (!is_live(state_, source) || round >= state_.rounds_to[source]) return 0;
-    const int32_t* tokens = a_.route.recv_token + a_.route.recv_offset[source];
-    return lower_bound(tokens, received_from(source), round * tokens_per_round());
-  }
-  HEDDLE_HD int64_t last_of(int source, int round) const {
-    if (!is_live(state_, source) || round >= state_.rounds_to[source]) return 0;
-    const int32_t* tokens = a_.route.recv_token + a_.route.recv_offset[source];
-    return lower_bound(tokens, received_from(source), (round + 1) * tokens_per_round());
-  }
-
   HEDDLE_HD void send_chunk(int source, int round, int64_t first) {
-    const int64_t start = first_of(source, round) + first;
-    const int64_t end = last_of(source, round);
+    const int64_t start = first_of(a_, source, round) + first;
+    const int64_t end = last_of(a_, source, round);
     const int64_t last = start + kChunk < end ? start + kChunk : end;
     if (start >= last) return;
-    for (int64_t i = start; i < last; ++i) send_results(source, round, i);
+    for (int64_t i = start; i < last; ++i) send_results({source, round, i});
     const int64_t counter = counter_at(call_, topo_.rank, Awaited::rows);
     port_.flush(coop_, source, counter, results_in(source, start, last));
+    const int parts = combine_pieces(call_).parts;
+    if (is_unreduced(call_.shape) || parts == 0) return;
+    for (int64_t i = start; i < last; ++i) {
+      const ResultPlace result{source, round, i};
+      mark_pieces(coop_, port_, call_, source, round, result.place(a_) * parts, parts);
+    }
   }
 
-  HEDDLE_HD void send_results(int source, int round, int64_t number) {
-    const int64_t i = a_.route.recv_offset[source] + number;
-    const int64_t place = a_.route.recv_token[i] - round * tokens_per_round();
-    const float* late = nullptr;
-    if (call_.shape.weights == Weights::late) {
-      late = reinterpret_cast<const float*>(table_from(port_.local(), call_, source)) + number * call_.shape.topk;
-    }
-    const ResultWriter writer{.args = a_, .i = i, .late = late};
-    if (!is_unreduced()) {
-      put_result(source, place, [&](std::byte* at) { writer.write_sum(coop_, at); }, writer);
-      return;
-    }
+  HEDDLE_HD void send_results(const ResultPlace& result) {
+    if (!is_unreduced(call_.shape)) return send_sum(coop_, port_, a_, result, all_columns(a_));
+    const ResultWriter writer = writer_of(port_.local(), a_, result, all_columns(a_));
+    const int64_t place = result.place(a_) * call_.shape.topk;
+    const Range range = range_of(call_);
     for (int k = 0; k < call_.shape.topk; ++k) {
       if (writer.row_of(k) == -1) continue;
-      put_result(source, place * call_.shape.topk + k, [&](std::byte* at) { writer.write_hit(coop_, at, k); }, writer);
+      put_result(coop_, port_, writer, target_of(call_, range, result.source, place + k), range.stride,
+                 [&](std::byte* at) { writer.write_hit(coop_, at, k); });
     }
-  }
-
-  template <class Write>
-  HEDDLE_HD void put_result(int source, int64_t place, const Write& write, const ResultWriter& writer) {
-    const Range range = range_of(call_);
-    const int64_t base = call_.ctx.window.range(Kind::combine, state_.lane, topo_.rank);
-    const Target target{.peer = source, .offset = base + range.slot(place)};
-    std::byte* at = port_.stage(target, range.stride);
-    write(at);
-    if (call_.shape.row_weights) {
-      writer.write_weights(coop_, reinterpret_cast<float*>(at + Slot::of(call_.shape).weights));
-    }
-    coop_.worker_sync();
-    port_.put(target, at, range.stride, counter_at(call_, topo_.rank, Awaited::rows));
   }
 
   // --- as the tokens' source ---
@@ -194,7 +157,7 @@ class Combine {
   HEDDLE_HD int64_t results_until(int owner, int round) const {
     const int64_t end = (round + 1) * tokens_per_round();
     const int32_t* tokens = a_.plan.send_tokens + a_.plan.send_offset[owner];
-    if (!is_unreduced()) return lower_bound(tokens, a_.plan.sends(owner), end);
+    if (!is_unreduced(call_.shape)) return lower_bound(tokens, a_.plan.sends(owner), end);
     const int64_t topk = call_.shape.topk;
     const int64_t pairs = (end < a_.plan.tokens ? end : a_.plan.tokens) * topk;
     int64_t hits = 0;
@@ -220,29 +183,19 @@ class Combine {
       await_rows(port_, call_, owner, results_until(owner, round), deadline);
     });
     if (!settle(coop_, call_.ctx)) return false;
+    const Range range = range_of(call_);
     const int64_t first = round * tokens_per_round();
     const int64_t end = first + tokens_per_round();
-    deal(coop_, first, end < a_.plan.tokens ? end : a_.plan.tokens, [&](long token) { sum_token(token, round); });
+    deal(coop_, first, end < a_.plan.tokens ? end : a_.plan.tokens, [&](long token) {
+      sum_token(coop_, a_, token, token - first, all_columns(a_), range,
+                [&](int owner) { return results_from(port_.local(), call_, range, owner); });
+    });
     coop_.sync();  // a credit says that all members have read
     deal_lanes(coop_, 0, topo_.world, [&](long owner) {
       if (round < state_.rounds[owner]) give_credit(port_, call_, static_cast<int>(owner));
     });
     coop_.sync();
     return true;
-  }
-
-  HEDDLE_HD void sum_token(int64_t token, int round) const {
-    const Range range = range_of(call_);
-    const int64_t in_window = token - round * tokens_per_round();
-    const auto place_of = [&](int owner, int k) -> const std::byte* {
-      if (!is_live(state_, owner) || state_.refused[owner]) return nullptr;
-      const int64_t place = in_window * places_of(call_.shape) + (is_unreduced() ? k : 0);
-      return port_.local() + call_.ctx.window.range(Kind::combine, state_.lane, owner) + range.slot(place);
-    };
-    const ResultReader reader{.args = a_, .token = token};
-    if (is_unreduced()) reader.sum_hits(coop_, place_of);
-    else reader.sum_ranks(coop_, place_of);
-    if (call_.shape.row_weights) reader.gather_weights(coop_, place_of);
   }
 
   static constexpr int64_t kChunk = 16;

@@ -29,11 +29,18 @@ HEDDLE_HD inline int first_column_of(const int32_t* ids, int k) {
   return k;
 }
 
+/// Columns of a row.
+struct Columns {
+  int64_t first = 0;
+  int64_t count = 0;
+};
+
 /// At the owner: the i-th received row, of a source whose late weights for it are `late` (or null).
 struct ResultWriter {
   const CombineArgs& args;
   int64_t i;
   const float* late;
+  Columns columns;
 
   HEDDLE_HD int topk() const { return args.call.shape.topk; }
   HEDDLE_HD int32_t row_of(int k) const { return args.route.row_of[i * topk() + k]; }
@@ -43,10 +50,11 @@ struct ResultWriter {
   HEDDLE_HD void write_sum(const Coop& coop, std::byte* at) const {
     if (args.layout == Layout::token_major) return write_token(coop, at);
     TermList<Coop, kMaxTopk> terms(coop);
-    for (int k = 0; k < topk(); ++k) {
-      if (row_of(k) < 0) continue;
-      terms.add({.row = args.experts.x + row_of(k) * args.experts.x_stride, .weight = weight_of(k)});
-    }
+    terms.gather(topk(), [&](int k) -> Term {
+      const int32_t row = row_of(k);
+      if (row < 0) return {};
+      return {.row = args.experts.x + row * args.experts.x_stride + first_byte(args.experts.dtype), .weight = weight_of(k)};
+    });
     terms.sum(sum_args(at));
   }
 
@@ -64,6 +72,8 @@ struct ResultWriter {
   }
 
  private:
+  HEDDLE_HD int64_t first_byte(DType dtype) const { return columns.first * static_cast<int64_t>(size_of(dtype)); }
+
   HEDDLE_HD float row_weight(const int32_t* ids, int k) const {
     if (args.layout == Layout::token_major) return i < args.experts.rows ? args.experts.row_weights[i * topk() + k] : 0.0f;
     const int32_t row = row_of(first_column_of(ids, k));
@@ -80,8 +90,9 @@ struct ResultWriter {
   }
 
   HEDDLE_HD SumArgs sum_args(std::byte* at) const {
-    return {.out = at, .out_dtype = args.call.shape.wire, .in_dtype = args.experts.dtype, .bias0 = nullptr,
-            .bias1 = nullptr, .bias_dtype = args.experts.dtype, .count = args.hidden};
+    return {.out = at + first_byte(args.call.shape.wire), .out_dtype = args.call.shape.wire,
+            .in_dtype = args.experts.dtype, .bias0 = nullptr, .bias1 = nullptr, .bias_dtype = args.experts.dtype,
+            .count = columns.count};
   }
 
   template <class Coop>
@@ -92,11 +103,13 @@ struct ResultWriter {
   /// A dropped row counts as zero.
   template <class Coop>
   HEDDLE_HD void write_row(const Coop& coop, std::byte* at, const std::byte* row) const {
-    const size_t bytes = static_cast<size_t>(args.hidden) * size_of(args.call.shape.wire);
-    if (row == nullptr) zero_bytes(coop, at, bytes);
-    else if (args.experts.dtype == args.call.shape.wire) copy_bytes(coop, at, row, bytes);
-    else cast_row(coop, {.out = at, .out_dtype = args.call.shape.wire, .in = row, .in_dtype = args.experts.dtype,
-                         .count = args.hidden});
+    const size_t bytes = static_cast<size_t>(columns.count) * size_of(args.call.shape.wire);
+    std::byte* to = at + first_byte(args.call.shape.wire);
+    const std::byte* from = row == nullptr ? nullptr : row + first_byte(args.experts.dtype);
+    if (row == nullptr) zero_bytes(coop, to, bytes);
+    else if (args.experts.dtype == args.call.shape.wire) copy_bytes(coop, to, from, bytes);
+    else cast_row(coop, {.out = to, .out_dtype = args.call.shape.wire, .in = from, .in_dtype = args.experts.dtype,
+                         .count = columns.count});
   }
 };
 
@@ -105,6 +118,7 @@ struct ResultWriter {
 struct ResultReader {
   const CombineArgs& args;
   int64_t token;
+  Columns columns;
 
   HEDDLE_HD int topk() const { return args.call.shape.topk; }
   HEDDLE_HD const int32_t* ids() const { return args.plan.ids + token * topk(); }
@@ -114,11 +128,7 @@ struct ResultReader {
     const int world = args.call.ctx.topo.world;
     const uint8_t* in_rank = args.plan.in_rank + token * world;
     TermList<Coop, kMaxRanks> terms(coop);
-    for (int owner = 0; owner < world; ++owner) {
-      if (in_rank[owner] == 0) continue;
-      const std::byte* row = place_of(owner, 0);
-      if (row != nullptr) terms.add({.row = row, .weight = 1.0f});
-    }
+    terms.gather(world, [&](int owner) { return term(in_rank[owner] == 0 ? nullptr : place_of(owner, 0), 1.0f); });
     terms.sum(sum_args());
   }
 
@@ -126,11 +136,10 @@ struct ResultReader {
   HEDDLE_HD void sum_hits(const Coop& coop, const PlaceOf& place_of) const {
     const float* weights = args.out.weights_in + token * topk();
     TermList<Coop, kMaxTopk> terms(coop);
-    for (int k = 0; k < topk(); ++k) {
-      if (args.plan.ordinals[token * topk() + k] < 0) continue;
-      const std::byte* row = place_of(args.call.ctx.topo.owner_of(ids()[k]), k);
-      if (row != nullptr) terms.add({.row = row, .weight = summed_weight(ids(), weights, k, topk())});
-    }
+    terms.gather(topk(), [&](int k) -> Term {
+      if (args.plan.ordinals[token * topk() + k] < 0) return {};
+      return term(place_of(args.call.ctx.topo.owner_of(ids()[k]), k), summed_weight(ids(), weights, k, topk()));
+    });
     terms.sum(sum_args());
   }
 
@@ -146,12 +155,18 @@ struct ResultReader {
   }
 
  private:
+  HEDDLE_HD Term term(const std::byte* row, float weight) const {
+    if (row == nullptr) return {};
+    return {.row = row + columns.first * static_cast<int64_t>(size_of(args.call.shape.wire)), .weight = weight};
+  }
+
   HEDDLE_HD SumArgs sum_args() const {
-    const int64_t bias_at = token * args.hidden * static_cast<int64_t>(size_of(args.call.shape.dtype));
+    const auto size = static_cast<int64_t>(size_of(args.call.shape.dtype));
+    const int64_t bias_at = (token * args.hidden + columns.first) * size;
     const auto bias = [&](int i) { return args.out.bias[i] == nullptr ? nullptr : args.out.bias[i] + bias_at; };
-    return {.out = args.out.x + token * args.out.x_stride, .out_dtype = args.call.shape.dtype,
+    return {.out = args.out.x + token * args.out.x_stride + columns.first * size, .out_dtype = args.call.shape.dtype,
             .in_dtype = args.call.shape.wire, .bias0 = bias(0), .bias1 = bias(1),
-            .bias_dtype = args.call.shape.dtype, .count = args.hidden};
+            .bias_dtype = args.call.shape.dtype, .count = columns.count};
   }
 };
 

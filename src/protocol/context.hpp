@@ -19,6 +19,7 @@ struct Context {
   uint64_t timeout_ns = 0;
   bool mask_late_peers = false;  // a peer that misses the deadline is masked instead of faulting the call
   bool in_place = false;         // throughput dispatches exchange offers (I14)
+  bool tags = false;             // pieces of rows are announced by tags, too (pieces.hpp); the same on all ranks
 };
 
 /// What every step needs to know of its call.

@@ -5,12 +5,43 @@
 
 #include "device/copy.hpp"
 #include "device/quantise.hpp"
+#include "device/told.hpp"
 #include "layout/slot.hpp"
 #include "protocol/dispatch_args.hpp"
 
 namespace heddle {
 
 inline constexpr int32_t kDropped = -2;  // in row_of: a hit past the output's capacity
+
+/// Words of one lane that are loaded before the payload is moved and stored behind it: one wait for memory, not two.
+template <class Word, int kMost>
+struct HeldWords {
+  Word words[kMost] = {};
+
+  template <class Coop, class Load>
+  HEDDLE_HD HeldWords(const Coop& coop, int64_t count, const Load& load) {
+    for (int h = 0; h < kMost; ++h) {
+      const int64_t i = coop.lane() + int64_t{h} * coop.lanes();
+      if (i < count) words[h] = load(i);
+    }
+  }
+
+  /// What no lane held is loaded now.
+  template <class Coop, class Load, class Store>
+  HEDDLE_HD void store(const Coop& coop, int64_t count, const Load& load, const Store& store) const {
+    for (int h = 0; h < kMost; ++h) {
+      const int64_t i = coop.lane() + int64_t{h} * coop.lanes();
+      if (i < count) store(i, words[h]);
+    }
+    for (int64_t i = coop.lane() + int64_t{kMost} * coop.lanes(); i < count; i += coop.lanes()) store(i, load(i));
+  }
+};
+
+struct RouteWord {
+  int32_t id;
+  int32_t ordinal;
+  float weight;
+};
 
 struct RowWriter {
   const DispatchArgs& args;
@@ -21,136 +52,174 @@ struct RowWriter {
   template <class Coop>
   HEDDLE_HD void write(const Coop& coop, std::byte* payload, std::byte* at) const {
     const Shape& shape = args.call.shape;
+    const int64_t topk = shape.topk;
     const std::byte* x = args.batch.x + token * args.batch.x_stride;
-    if (shape.quantise == Quantise::none) {
+    const bool as_given = shape.quantise == Quantise::none;
+    const int64_t scale_words = as_given ? shape.scale_words : 0;
+    const auto load_route = [&](int64_t k) {
+      const int64_t i = token * topk + k;
+      const float* weights = args.batch.weights;
+      return RouteWord{args.plan.ids[i], args.plan.ordinals[i], weights == nullptr ? 0.0f : weights[i]};
+    };
+    const auto load_scale = [&](int64_t i) {
+      return args.batch.scales[token * args.batch.scale_row_stride + i * args.batch.scale_col_stride];
+    };
+    const HeldWords<RouteWord, 1> route(coop, topk, load_route);
+    const HeldWords<uint32_t, 2> scales(coop, scale_words, load_scale);
+    if (as_given) {
       copy_bytes(coop, payload, x, static_cast<size_t>(shape.payload_bytes));
-      const uint32_t* scales = args.batch.scales + token * args.batch.scale_row_stride;
-      if (shape.scale_words > 0) {
-        copy_strided_words(coop, {reinterpret_cast<uint32_t*>(at + slot.scales), 1},
-                           {scales, args.batch.scale_col_stride}, shape.scale_words);
-      }
     } else {
       quantise_row(coop, QuantiseArgs{.x = x, .x_dtype = shape.dtype, .hidden = shape.payload_bytes,
                                       .mode = shape.quantise, .q = reinterpret_cast<uint8_t*>(payload),
                                       .scales = at + slot.scales});
     }
-    write_route(coop, at);
+    scales.store(coop, scale_words, load_scale, [&](int64_t i, uint32_t word) {
+      reinterpret_cast<uint32_t*>(at + slot.scales)[i] = word;
+    });
+    if (coop.lane() == 0) *reinterpret_cast<int32_t*>(at + slot.token) = token;
+    route.store(coop, topk, load_route, [&](int64_t k, const RouteWord& word) {
+      reinterpret_cast<int32_t*>(at + slot.ids)[k] = word.id;
+      reinterpret_cast<int32_t*>(at + slot.ordinals)[k] = word.ordinal;
+      reinterpret_cast<float*>(at + slot.weights)[k] = word.weight;
+    });
+  }
+};
+
+/// A row as it lies at its receiver: in a slot, or still in the batch of a rank that is its own peer.
+struct ArrivedRow {
+  const std::byte* payload = nullptr;  // null: at the first hit's row already
+  Strided<const uint32_t> scales{};
+  const int32_t* ids = nullptr;
+  const int32_t* ordinals = nullptr;
+  const float* weights = nullptr;      // null: zeros
+  const int32_t* token_at = nullptr;   // null: `token`
+  int32_t token = -1;
+
+  HEDDLE_HD static ArrivedRow in_slot(const std::byte* at, const Slot& slot, bool direct) {
+    return {.payload = direct ? nullptr : at,
+            .scales = {reinterpret_cast<const uint32_t*>(at + slot.scales), 1},
+            .ids = reinterpret_cast<const int32_t*>(at + slot.ids),
+            .ordinals = reinterpret_cast<const int32_t*>(at + slot.ordinals),
+            .weights = reinterpret_cast<const float*>(at + slot.weights),
+            .token_at = reinterpret_cast<const int32_t*>(at + slot.token)};
   }
 
- private:
-  template <class Coop>
-  HEDDLE_HD void write_route(const Coop& coop, std::byte* at) const {
-    const int64_t topk = args.call.shape.topk;
-    if (coop.lane() == 0) *reinterpret_cast<int32_t*>(at + slot.token) = token;
-    for (int64_t k = coop.lane(); k < topk; k += coop.lanes()) {
-      reinterpret_cast<int32_t*>(at + slot.ids)[k] = args.plan.ids[token * topk + k];
-      reinterpret_cast<int32_t*>(at + slot.ordinals)[k] = args.plan.ordinals[token * topk + k];
-      const float* weights = args.batch.weights;
-      reinterpret_cast<float*>(at + slot.weights)[k] = weights == nullptr ? 0.0f : weights[token * topk + k];
-    }
+  HEDDLE_HD static ArrivedRow in_batch(const DispatchArgs& args, int32_t token) {
+    const int64_t first = int64_t{token} * args.call.shape.topk;
+    const BatchView& batch = args.batch;
+    return {.payload = batch.x + token * batch.x_stride,
+            .scales = {batch.scales == nullptr ? nullptr : batch.scales + token * batch.scale_row_stride,
+                       batch.scale_col_stride},
+            .ids = args.plan.ids + first,
+            .ordinals = args.plan.ordinals + first,
+            .weights = batch.weights == nullptr ? nullptr : batch.weights + first,
+            .token = token};
   }
+};
+
+/// A hit of a row: one column of its route as the receiver keeps it.
+struct HitWord {
+  int32_t local;    // id, -1 if the expert lives elsewhere
+  float weight;     // 0 if it does
+  int32_t row;      // grouped layouts: of the output; kDropped, or -1 if not local or not the first column
 };
 
 struct RowReader {
   const DispatchArgs& args;
   int source;
-  const std::byte* at;  // the slot
-  Slot slot;
-  bool direct;  // the payload is at the first hit's row already
+  ArrivedRow row;
 
-  /// `i` is the row's number among all received ones.
+  /// `i` is the row's number among all received ones. All that is beside the payload is loaded before it and stored behind.
   template <class Coop>
   HEDDLE_HD void place(const Coop& coop, int64_t i) const {
     if (i >= args.route.capacity) return;
-    place_route(coop, i);
-    if (args.call.shape.layout == Layout::token_major) place_token(coop, i);
-    else place_hits(coop, i);
+    const Shape& shape = args.call.shape;
+    const int64_t topk = shape.topk;
+    const auto load_route = [&](int64_t k) { return RouteWord{row.ids[k], row.ordinals[k], weight(static_cast<int>(k))}; };
+    const auto load_scale = [&](int64_t word) { return row.scales.words[word * row.scales.stride]; };
+    const HeldWords<RouteWord, 1> route(coop, topk, load_route);
+    const HeldWords<uint32_t, 2> scales(coop, shape.scale_words, load_scale);
+    const int32_t token = row.token_at == nullptr ? row.token : *row.token_at;
+    const bool grouped = shape.layout != Layout::token_major;
+    const auto row_of_hit = [&](int k) { return grouped ? hit_of(load_route(k)).row : -1; };
+    const auto hit_rows = told_by_lanes<int32_t, kMaxTopk>(coop, grouped ? shape.topk : 0, row_of_hit);
+    const auto row_at = [&](int k) -> int64_t { return grouped ? hit_rows[k] : i < args.out.rows ? i : -1; };
+    const int count = grouped ? shape.topk : 1;
+    place_payload(coop, count, row_at);
+    for (int k = 0; k < count && shape.scale_words > 0; ++k) {
+      const int64_t at = row_at(k);
+      if (at < 0) continue;
+      uint32_t* to = args.out.scales.row(at);
+      scales.store(coop, shape.scale_words, load_scale, [&](int64_t word, uint32_t scale) {
+        to[word * args.out.scales.col_stride] = scale;
+      });
+    }
+    if (coop.lane() == 0) args.route.recv_token[i] = token;
+    if (!grouped && coop.lane() == 0 && i < args.out.rows) place_source(i, token);
+    route.store(coop, topk, load_route, [&](int64_t k, const RouteWord& word) { place_hit(i, static_cast<int>(k), word, token); });
   }
 
  private:
-  HEDDLE_HD const int32_t* ids() const { return reinterpret_cast<const int32_t*>(at + slot.ids); }
-  HEDDLE_HD const int32_t* ordinals() const { return reinterpret_cast<const int32_t*>(at + slot.ordinals); }
-  HEDDLE_HD const float* weights() const { return reinterpret_cast<const float*>(at + slot.weights); }
-  HEDDLE_HD int32_t token() const { return *reinterpret_cast<const int32_t*>(at + slot.token); }
+  HEDDLE_HD float weight(int k) const { return row.weights == nullptr ? 0.0f : row.weights[k]; }
 
-  /// The local id of column k; -1 if its expert lives elsewhere.
-  HEDDLE_HD int32_t local_id(int64_t k) const {
+  HEDDLE_HD HitWord hit_of(const RouteWord& word) const {
     const Topology& topo = args.call.ctx.topo;
-    const int32_t local = ids()[k] - topo.first_expert(topo.rank);
-    return ids()[k] >= 0 && local >= 0 && local < topo.num_local(topo.rank) ? local : -1;
+    const int32_t local = word.id - topo.first_expert(topo.rank);
+    if (word.id < 0 || local < 0 || local >= topo.num_local(topo.rank)) return {-1, 0.0f, -1};
+    HitWord hit{local, word.weight, -1};
+    if (args.call.shape.layout == Layout::token_major || word.ordinal < 0) return hit;
+    const int64_t at = int64_t{args.route.expert_row[local * topo.world + source]} + word.ordinal;
+    hit.row = at < args.out.rows ? static_cast<int32_t>(at) : kDropped;
+    return hit;
   }
 
-  template <class Coop>
-  HEDDLE_HD void place_route(const Coop& coop, int64_t i) const {
-    const int64_t topk = args.call.shape.topk;
-    if (coop.lane() == 0) args.route.recv_token[i] = token();
-    for (int64_t k = coop.lane(); k < topk; k += coop.lanes()) {
-      args.route.recv_ids[i * topk + k] = local_id(k);
-      args.route.recv_weights[i * topk + k] = local_id(k) >= 0 ? weights()[k] : 0.0f;
+  /// What the handle and the output say of column k, by one lane.
+  HEDDLE_HD void place_hit(int64_t i, int k, const RouteWord& word, int32_t token) const {
+    const HitWord hit = hit_of(word);
+    const int64_t at = i * args.call.shape.topk + k;
+    args.route.recv_ids[at] = hit.local;
+    args.route.recv_weights[at] = hit.weight;
+    if (args.call.shape.layout != Layout::token_major) {
+      args.route.row_of[at] = hit.row;
+      if (hit.row < 0) return;
+      args.out.row_weights[hit.row] = weight_of(k);
+      return place_source(hit.row, token);
     }
-  }
-
-  template <class Coop>
-  HEDDLE_HD void place_token(const Coop& coop, int64_t row) const {
-    const OutputView& out = args.out;
-    if (row >= out.rows) return;
-    place_payload(coop, row, direct ? nullptr : at);
-    const int64_t topk = args.call.shape.topk;
-    for (int64_t k = coop.lane(); k < topk; k += coop.lanes()) {
-      const int32_t local = local_id(k);
-      if (out.ids != nullptr) out.ids[row * topk + k] = local;
-      if (out.weights != nullptr) out.weights[row * topk + k] = local >= 0 ? weights()[k] : 0.0f;
-    }
-    place_source(coop, row);
-  }
-
-  template <class Coop>
-  HEDDLE_HD void place_hits(const Coop& coop, int64_t i) const {
-    const int topk = args.call.shape.topk;
-    const std::byte* payload = direct ? nullptr : at;
-    for (int k = 0; k < topk; ++k) {
-      const int64_t row = row_of(k);
-      if (coop.lane() == 0) args.route.row_of[i * topk + k] = row < args.out.rows ? static_cast<int32_t>(row) : kDropped;
-      if (row < 0 || row >= args.out.rows) continue;
-      place_payload(coop, row, payload);
-      if (payload == nullptr) payload = args.out.x + row * args.call.shape.payload_bytes;
-      if (coop.lane() == 0) args.out.row_weights[row] = weight_of(k);
-      place_source(coop, row);
-    }
-  }
-
-  /// Row of the hit at column k; -1 if it is not local, or not its expert's first column.
-  HEDDLE_HD int64_t row_of(int k) const {
-    const int32_t local = local_id(k);
-    if (local < 0 || ordinals()[k] < 0) return -1;
-    return int64_t{args.route.expert_row[local * args.call.ctx.topo.world + source]} + ordinals()[k];
+    if (i >= args.out.rows) return;
+    if (args.out.ids != nullptr) args.out.ids[at] = hit.local;
+    if (args.out.weights != nullptr) args.out.weights[at] = hit.weight;
   }
 
   /// An expert chosen twice has the sum of the weights (duplicates rule).
   HEDDLE_HD float weight_of(int k) const {
-    float sum = weights()[k];
+    float sum = weight(k);
     for (int later = k + 1; later < args.call.shape.topk; ++later) {
-      if (ids()[later] == ids()[k]) sum += weights()[later];
+      if (row.ids[later] == row.ids[k]) sum += weight(later);
     }
     return sum;
   }
 
-  template <class Coop>
-  HEDDLE_HD void place_payload(const Coop& coop, int64_t row, const std::byte* payload) const {
+  /// To the rows row_at(0), ..., those below 0 left out. A row in place is where the first of them is.
+  template <class Coop, class RowAt>
+  HEDDLE_HD void place_payload(const Coop& coop, int count, const RowAt& row_at) const {
     const Shape& shape = args.call.shape;
-    if (payload != nullptr) {
-      copy_bytes(coop, args.out.x + row * shape.payload_bytes, payload, static_cast<size_t>(shape.payload_bytes));
+    const auto bytes = static_cast<size_t>(shape.payload_bytes);
+    const std::byte* from = row.payload;
+    int first = 0;
+    if (from == nullptr) {
+      while (first < count && row_at(first) < 0) ++first;
+      if (first < count) from = args.out.x + row_at(first) * shape.payload_bytes;
+      ++first;
     }
-    if (shape.scale_words == 0) return;
-    copy_strided_words(coop, {args.out.scales.row(row), args.out.scales.col_stride},
-                       {reinterpret_cast<const uint32_t*>(at + slot.scales), 1}, shape.scale_words);
+    copy_to_many(coop, count, from, bytes, [&](int k) -> void* {
+      const int64_t at = k < first ? -1 : row_at(k);
+      return at < 0 ? nullptr : args.out.x + at * shape.payload_bytes;
+    });
   }
 
-  template <class Coop>
-  HEDDLE_HD void place_source(const Coop& coop, int64_t row) const {
-    if (coop.lane() != 0) return;
-    if (args.out.row_source != nullptr) args.out.row_source[row] = source;
-    if (args.out.row_token != nullptr) args.out.row_token[row] = token();
+  HEDDLE_HD void place_source(int64_t at, int32_t token) const {
+    if (args.out.row_source != nullptr) args.out.row_source[at] = source;
+    if (args.out.row_token != nullptr) args.out.row_token[at] = token;
   }
 };
 

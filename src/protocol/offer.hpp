@@ -4,16 +4,10 @@
 
 #include <cstdint>
 
-#include "layout/first_row.hpp"
 #include "protocol/call.hpp"
-#include "protocol/dispatch_args.hpp"
+#include "protocol/dispatch_layout.hpp"
 
 namespace heddle {
-
-HEDDLE_HD inline Groups groups_of(const Call& call) {
-  return {.layout = call.shape.layout, .alignment = call.shape.alignment,
-          .slab_rows = int64_t{call.ctx.topo.world} * call.shape.max_tokens};
-}
 
 /// Nobody is masked, here or in any header, but ranks that reset() removed: all tables agree on every base.
 HEDDLE_HD inline bool all_agree_on_members(const std::byte* window, const Call& call) {
@@ -36,6 +30,7 @@ HEDDLE_HD inline bool may_offer(const std::byte* window, const DispatchArgs& arg
   const int64_t needed = args.call.shape.layout == Layout::token_major
                              ? args.route.recv_offset[world]
                              : args.out.expert_offsets[args.call.ctx.topo.num_local(args.call.ctx.topo.rank)];
+  if (args.call.ctx.tags && args.call.state->count[source] > args.call.ctx.window.num_tags()) return false;
   const bool fits = needed <= args.out.rows && args.call.state->count[source] <= range_of(args.call, true).count;
   return fits;
 }
@@ -103,22 +98,16 @@ template <class Coop>
 HEDDLE_HD void find_send_rows(const Coop& coop, const std::byte* window, const DispatchArgs& args) {
   const Topology& topo = args.call.ctx.topo;
   const CallState& state = *args.call.state;
-  const auto count = [&](int source, int column) -> int64_t {
-    if (!state.counted[source]) return 0;
-    return table_from(window, args.call, source)[column];
-  };
-  deal_lanes(coop, 0, topo.world, [&](long receiver) {
-    const int owner = static_cast<int>(receiver);
+  const auto count = [&](int source, int column) -> int64_t { return table_count(window, args.call, source, column); };
+  const bool grouped = is_grouped(args.call.shape);
+  deal_lanes(coop, 0, grouped ? topo.experts : topo.world, [&](long column) {
+    const int owner = grouped ? topo.owner_of(static_cast<int>(column)) : static_cast<int>(column);
     if (state.direct_to[owner] == 0) return;
-    if (args.call.shape.layout == Layout::token_major) {
-      args.route.send_row[owner] = static_cast<int32_t>(first_row(count, owner, topo.rank));
-      return;
-    }
     int64_t start = 0;
-    for (int expert = topo.first_expert(owner); expert < topo.first_expert(owner + 1); ++expert) {
-      args.route.send_row[expert] = static_cast<int32_t>(start + first_row(count, expert, topo.rank));
+    for (int expert = topo.first_expert(owner); grouped && expert < column; ++expert) {
       start = groups_of(args.call).next(start, group_rows(count, topo.world, expert));
     }
+    args.route.send_row[column] = static_cast<int32_t>(start + first_row(count, static_cast<int>(column), topo.rank));
   });
   coop.sync();
 }

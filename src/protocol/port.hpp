@@ -4,6 +4,7 @@
 //   port.put(target, at, bytes, counter)         sends them; counts 1 at the peer
 //   port.flush(coop, peer, counter, n)           this worker's n puts since its last flush may be seen now
 //   port.add(peer, counter, n)                   a put of no bytes that counts n (one lane)
+//   port.mark(peer, offset, value)               near peers only: a word there shows value, as a counter would (one lane)
 //   port.drain()                                 host only: returns once all puts of this rank have landed
 // A counter that shows a put implies that put's bytes and nothing else. Ports that count each put by itself do nothing in
 // flush(); DirectPort stores at once and lets flush() announce many rows with one add.
@@ -31,6 +32,8 @@ struct Target {
 /// The peer's memory is reached by load and store: threads, shared memory, NVLink.
 class DirectPort {
  public:
+  static constexpr bool kFlushCounts = true;  // put() needs no counter
+
   HEDDLE_HD DirectPort(const PeerView& windows, const PeerView& heap) : windows_(windows), heap_(heap) {}
 
   HEDDLE_HD std::byte* local() const { return windows_.local(); }
@@ -48,6 +51,13 @@ class DirectPort {
     add_release(reinterpret_cast<uint64_t*>(windows_.peer(peer) + counter), static_cast<uint64_t>(n));
   }
 
+  HEDDLE_HD void mark(int peer, int64_t offset, uint64_t value) const {
+    store_release(reinterpret_cast<uint64_t*>(windows_.peer(peer) + offset), value);
+  }
+  /// For whoever announces for others (device/board.hpp).
+  HEDDLE_HD uint64_t* word_at(int peer, int64_t offset) const {
+    return reinterpret_cast<uint64_t*>(windows_.peer(peer) + offset);
+  }
   void drain() const {}
 
   HEDDLE_HD uint64_t now() const { return clock_ns(); }

@@ -55,6 +55,16 @@ HEDDLE_HD inline void clear_cells(std::byte* window, const Context& ctx) {
   }
 }
 
+HEDDLE_HD inline void clear_tags(std::byte* window, const Context& ctx) {
+  if (!ctx.tags) return;
+  for (int item = 0; item < kKinds * kLanes * ctx.topo.world; ++item) {
+    const auto kind = static_cast<Kind>(item / kLanes / ctx.topo.world);
+    const int64_t at = ctx.window.tags(kind, item / ctx.topo.world % kLanes, item % ctx.topo.world);
+    auto* tags = reinterpret_cast<uint64_t*>(window + at);
+    for (int64_t i = 0; i < ctx.window.num_tags(); ++i) store_relaxed(tags + i, 0);
+  }
+}
+
 /// All but what the reset counters at the peers show. Word by word: a second ledger would be 10 KB of a kernel's stack.
 HEDDLE_HD inline void clear_ledger(const Context& ctx, const RankSet& members) {
   Ledger& ledger = *ctx.ledger;
@@ -104,6 +114,7 @@ HEDDLE_HD bool reset(Port& port, const Context& ctx, const RankSet& members, Ran
       note_left_out(window, ctx);  // before the look: what comes after it is of a later incarnation
       if (newest(window, ctx, members) > next) continue;
       clear_cells(port.local(), ctx);
+      clear_tags(port.local(), ctx);
       ledger.cleared = next;
     }
     if (!meet(port, ctx, members, 2 * next + 1, missing)) return false;

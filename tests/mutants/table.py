@@ -13,9 +13,9 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = [
-    Mutant("I1", "rows go to their slots in the opposite order", "protocol/dispatch.hpp",
-           "const int64_t slot_number = round * static_cast<int64_t>(range.count) + place;",
-           "const int64_t slot_number = round * static_cast<int64_t>(range.count) + (rows_of_round(peer, round) - 1 - place);"),
+    Mutant("I1", "rows go to their slots in the opposite order", "protocol/dispatch_rounds.hpp",
+           "const int64_t slot_number = row.round * static_cast<int64_t>(range.count) + row.place;",
+           "const int64_t slot_number = row.round * static_cast<int64_t>(range.count) + (rows_to(args, peer, row.round) - 1 - row.place);"),
     Mutant("I2", "rows are read when their header is there", "protocol/dispatch.hpp",
            "      await_rows(port_, call_, source, rows * (state_.direct_from[source] != 0 ? 2 : 1), deadline);",
            "      (void)rows;"),
@@ -61,7 +61,7 @@ MUTANTS = [
            "  port.add(peer, ctx.window.cells(ctx.topo.rank) + static_cast<int64_t>(offsetof(Cells, closed)), 1);\n",
            "  (void)port;\n"),
     Mutant("I10", "rows of a rank masked meanwhile stay", "protocol/dispatch.hpp",
-           "    drop_masked_rows();\n    leave_out_dropped();", "    leave_out_dropped();"),
+           "    drop_masked_rows(coop_, port_.local(), a_);\n", ""),
     Mutant("I11", "cells are cleared before all have stopped", "protocol/reset.hpp",
            "      if (!meet(port, ctx, members, 2 * next, missing)) return false;\n", ""),
     Mutant("I11", "a rank goes on before all have cleared", "protocol/reset.hpp",

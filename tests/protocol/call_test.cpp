@@ -68,6 +68,7 @@ TEST_F(CallOf, ALaneWithoutItsCreditIsNotOpened) {
 TEST_F(CallOf, AHeaderGoesToItsOwnCellWithItsTableInOnePut) {
   begin(call_);
   const HeaderCounts counts{.count = 5, .slots = 2, .rounds = 3, .tokens = 8};
+  note_rounds(call_, 2, counts.rounds);
   put_header(Solo{}, port_, call_, 2, counts, [](uint32_t* table) { table[0] = 77; });
   ASSERT_EQ(port_.puts.size(), 1u);
   const NotedPut& put = port_.puts[0];

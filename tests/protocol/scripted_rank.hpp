@@ -55,6 +55,11 @@ class ScriptedPort {
   std::vector<std::unique_ptr<std::byte[]>> staged_;
 };
 
+inline void begin(const Call& call) {
+  take_lane(call);
+  for (int peer = 0; peer < call.ctx.topo.world; ++peer) begin_with(call, peer);
+}
+
 /// Rank 1 of 3 in a dispatch of some shape.
 class ScriptedRank : public ::testing::Test {
  protected:

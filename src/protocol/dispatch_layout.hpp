@@ -1,0 +1,139 @@
+// Where the rows of a dispatch will lie at this rank: what follows from the tables that came with the headers.
+#pragma once
+
+#include <cstdint>
+
+#include "layout/first_row.hpp"
+#include "protocol/call.hpp"
+#include "protocol/dispatch_args.hpp"
+
+namespace heddle {
+
+HEDDLE_HD inline bool is_grouped(const Shape& shape) { return shape.layout != Layout::token_major; }
+
+HEDDLE_HD inline Groups groups_of(const Call& call) {
+  return {.layout = call.shape.layout,
+          .alignment = call.shape.alignment,
+          .slab_rows = int64_t{call.ctx.topo.world} * call.shape.max_tokens};
+}
+
+/// A cell of a source's table; 0 if the source does not count.
+HEDDLE_HD inline uint32_t table_count(const std::byte* window, const Call& call, int source, int column) {
+  if (!call.state->counted[source]) return 0;
+  return table_from(window, call, source)[column];
+}
+
+template <class Coop>
+class DispatchLayout {
+ public:
+  HEDDLE_HD DispatchLayout(const Coop& coop, const std::byte* window, const DispatchArgs& args)
+      : coop_(coop), window_(window), a_(args), call_(args.call), topo_(args.call.ctx.topo),
+        local_(topo_.num_local(topo_.rank)), first_(topo_.first_expert(topo_.rank)) {}
+
+  HEDDLE_HD void run() const {
+    if (is_leader(coop_)) offset_sources();
+    deal_lanes(coop_, 0, local_, [&](long expert) {
+      a_.out.counts[expert] = static_cast<int32_t>(expert_count(static_cast<int>(expert)));
+    });
+    coop_.sync();
+    if (!is_grouped(call_.shape)) return;
+    // Each start by itself, from the counts before it: a chain by one lane took longer than all else of a dispatch's
+    // headers.
+    deal_lanes(coop_, 0, local_ + 1, [&](long expert) { a_.out.expert_offsets[expert] = start_of(expert); });
+    coop_.sync();
+    deal_lanes(coop_, 0, int64_t{local_} * topo_.world, [&](long item) { place_source(item); });
+    coop_.sync();
+  }
+
+ private:
+  HEDDLE_HD int64_t count(int source, int column) const { return table_count(window_, call_, source, column); }
+
+  HEDDLE_HD void offset_sources() const {
+    const CallState& state = *call_.state;
+    const RouteView& route = a_.route;
+    int32_t end = route.recv_offset[0] = 0;
+    for (int source = 0; source < topo_.world; ++source) {
+      const bool counted = state.counted[source] != 0;
+      route.recv_offset[source + 1] = end += counted ? state.count[source] : 0;
+      route.source_tokens[source] = counted ? state.tokens[source] : 0;
+    }
+  }
+
+  /// Token-major: pairs, from the second part of the table. Else rows.
+  HEDDLE_HD int64_t expert_count(int expert) const {
+    const int before = is_grouped(call_.shape) ? 0 : topo_.world;
+    const auto of = [&](int source, int column) { return count(source, column); };
+    return group_rows(of, topo_.world, before + first_ + expert);
+  }
+
+  HEDDLE_HD int64_t start_of(long expert) const {
+    const Groups groups = groups_of(call_);
+    int64_t start = 0;
+    if (groups.layout != Layout::slab && groups.alignment == 1) {
+      for (long earlier = 0; earlier < expert; ++earlier) start += a_.out.counts[earlier];
+      return start;
+    }
+    for (long earlier = 0; earlier < expert; ++earlier) start = groups.next(start, a_.out.counts[earlier]);
+    return start;
+  }
+
+  HEDDLE_HD void place_source(long item) const {
+    const int expert = static_cast<int>(item / topo_.world);
+    const int source = static_cast<int>(item % topo_.world);
+    const auto of = [&](int other, int column) { return count(other, column); };
+    const int64_t before = first_row(of, first_ + expert, source);
+    a_.route.expert_row[item] = static_cast<int32_t>(a_.out.expert_offsets[expert] + before);
+    if (a_.out.layout_range == nullptr) return;
+    a_.out.layout_range[item] = before << 32 | count(source, first_ + expert);
+  }
+
+  const Coop& coop_;
+  const std::byte* window_;
+  const DispatchArgs& a_;
+  const Call& call_;
+  Topology topo_;
+  int local_;
+  int first_;
+};
+
+/// Rows past the output's end.
+HEDDLE_HD inline int64_t num_dropped(const DispatchArgs& args) {
+  const Topology& topo = args.call.ctx.topo;
+  const int64_t rows = args.out.rows;
+  if (!is_grouped(args.call.shape)) {
+    const int64_t received = args.route.recv_offset[topo.world];
+    return received > rows ? received - rows : 0;
+  }
+  const int local = topo.num_local(topo.rank);
+  if (args.out.expert_offsets[local] <= rows) return 0;
+  int64_t dropped = 0;
+  for (int expert = 0; expert < local; ++expert) {
+    const int64_t start = args.out.expert_offsets[expert];
+    const int64_t end = start + args.out.counts[expert];
+    const int64_t kept_until = start > rows ? start : end < rows ? end : rows;
+    dropped += end - kept_until;
+  }
+  return dropped;
+}
+
+/// Counts and groups speak of the rows that are there: whoever reads the output by them stays inside it. By one lane.
+HEDDLE_HD inline void leave_out_dropped(const DispatchArgs& args) {
+  if (num_dropped(args) == 0) return;
+  const Topology& topo = args.call.ctx.topo;
+  const int local = topo.num_local(topo.rank);
+  const int64_t topk = args.call.shape.topk;
+  const int64_t known = is_grouped(args.call.shape) ? 0 : args.route.recv_offset[topo.world];
+  const int64_t received = known < args.route.capacity ? known : args.route.capacity;
+  for (int64_t i = args.out.rows * topk; i < received * topk; ++i) {
+    if (args.route.recv_ids[i] >= 0) --args.out.counts[args.route.recv_ids[i]];
+  }
+  if (!is_grouped(args.call.shape)) return;
+  for (int expert = local; expert >= 0; --expert) {
+    int64_t& start = args.out.expert_offsets[expert];
+    const int64_t left = args.out.rows > start ? args.out.rows - start : 0;
+    if (expert < local && args.out.counts[expert] > left) args.out.counts[expert] = static_cast<int32_t>(left);
+    if (start > args.out.rows) start = args.out.rows;
+  }
+}
+
+}  // namespace heddle
