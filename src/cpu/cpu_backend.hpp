@@ -85,6 +85,9 @@ class CpuBackend : public Backend {
   void relax(int attempt) override { port_.relax(attempt); }
 
  protected:
+  Port& port() { return port_; }
+  Members& crew() { return crew_; }
+
   template <class Step>
   bool run(const Step& step) {
     return crew_.run(step);

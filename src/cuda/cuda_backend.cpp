@@ -5,6 +5,8 @@
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "cuda/combine_pump.hpp"
+#include "cuda/dispatch_pump.hpp"
 #include "cuda/graph_keep.hpp"
 #include "cuda/host_words.hpp"
 #include "cuda/plan_blocks.hpp"
@@ -70,6 +72,7 @@ CudaBackend::CudaBackend(const CudaParts& parts)
   check_cuda(cudaEventCreateWithFlags(&last_step_, cudaEventDisableTiming), "making an event");
   launch_.stream = own_stream_;
   barrier_ = allocate(sizeof(GridBarrier));
+  pump_ = allocate(sizeof(PumpState));
   reports_ = map_host_array<Report>(kReports);
   reset_result_ = map_host_array<ResetResult>(1);
   faulted_ = map_host_array<uint64_t>(1);
@@ -119,6 +122,14 @@ void CudaBackend::rehearse(Workers workers) {
              "allowing a kernel more shared memory");
   void* of_plan[] = {&topo, &plan, &site};
   fire(plan_shot(topo, plan, of_plan));
+  void* whole_dispatch[] = {&port, &dispatch, &site};
+  void* whole_combine[] = {&port, &combine, &site};
+  for (const void* kernel : {whole_kernels().dispatch, whole_kernels().combine}) {
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, whole_kernels().shared_bytes),
+               "allowing a kernel more shared memory");
+  }
+  fire(whole_shot(whole_kernels().dispatch, whole_dispatch));
+  fire(whole_shot(whole_kernels().combine, whole_combine));
   const ServiceKernels& services = service_kernels();
   for (const void* kernel : {services.publish_fault, services.close_pair, services.announce_destroyed,
                              services.claim_fault, services.reset, take_ids_kernel(), take_map_kernel()}) {
@@ -164,6 +175,11 @@ CudaBackend::Shot CudaBackend::shot_of(Step step, void** arguments) const {
           .stream = launch_.stream};
 }
 
+CudaBackend::Shot CudaBackend::whole_shot(const void* kernel, void** arguments) const {
+  return {.kernel = kernel, .arguments = arguments, .blocks = usable_sms(), .threads = whole_kernels().threads,
+          .shared_bytes = whole_kernels().shared_bytes, .stream = launch_.stream};
+}
+
 /// The plain plan, by one block, sums its lanes' counts one after the other: it is for tests, and for more experts than
 /// shared memory holds.
 CudaBackend::Shot CudaBackend::plan_shot(const Topology& topo, const PlanView& view, void** arguments) const {
@@ -199,7 +215,8 @@ void CudaBackend::note_step(CUstream_st* stream) {
 
 Site CudaBackend::make_site() const {
   return {.barrier = static_cast<GridBarrier*>(barrier_.get()), .timeout_ns = 2 * parts_.timeout_ns + 1'000'000'000,
-          .ended = ended_.get(), .faulted = faulted_.get(), .refused = refused_.get()};
+          .pump = static_cast<PumpState*>(pump_.get()), .ended = ended_.get(), .faulted = faulted_.get(),
+          .refused = refused_.get()};
 }
 
 Site CudaBackend::next_site() {
@@ -257,6 +274,11 @@ void CudaBackend::plan(const Topology& topo, const PlanView& view) {
 
 template <class Args>
 bool CudaBackend::run(Step step, const Args& args) {
+  return run_shot(args, [&](void** arguments) { return shot_of(step, arguments); });
+}
+
+template <class Args, class MakeShot>
+bool CudaBackend::run_shot(const Args& args, const MakeShot& make_shot) {
   const CudaDevice device(parts_.device);
   if (const uint64_t seq = std::exchange(*refused_, 0)) {
     log_warn("call {} was refused by another rank; its outputs hold NaN and no ids, as nobody waited for it", seq);
@@ -264,7 +286,7 @@ bool CudaBackend::run(Step step, const Args& args) {
   Site site = next_site();
   void* arguments[] = {const_cast<DirectPort*>(&port_), const_cast<Args*>(&args), &site};
   follow_last_step(launch_.stream);
-  fire(shot_of(step, arguments));
+  fire(make_shot(arguments));
   note_step(launch_.stream);
   return site.report == nullptr || await(site, args.call);
 }
@@ -275,6 +297,32 @@ bool CudaBackend::dispatch_receive(const DispatchArgs& args) { return run(Step::
 bool CudaBackend::combine_send(const CombineArgs& args) { return run(Step::combine_send, args); }
 bool CudaBackend::combine_headers(const CombineArgs& args) { return run(Step::combine_headers, args); }
 bool CudaBackend::combine_receive(const CombineArgs& args) { return run(Step::combine_receive, args); }
+
+template <class Args>
+bool CudaBackend::run_whole(const void* kernel, const Args& args) {
+  return run_shot(args, [&](void** arguments) { return whole_shot(kernel, arguments); });
+}
+
+bool CudaBackend::dispatch(const DispatchArgs& args) {
+  if (launch_.workers != Workers::grid || !has_pump(args)) return Backend::dispatch(args);
+  return run_whole(whole_kernels().dispatch, args);
+}
+
+bool CudaBackend::combine(const CombineArgs& args) {
+  if (launch_.workers != Workers::grid || !has_pump(args)) return Backend::combine(args);
+  return run_whole(whole_kernels().combine, args);
+}
+
+PumpState CudaBackend::look_at_pump() {
+  PumpState state;
+  read(&state, pump_.get(), sizeof state);
+  return state;
+}
+
+void CudaBackend::tune(int senders) {
+  const int32_t wanted = senders;
+  write(&static_cast<PumpState*>(pump_.get())->senders, &wanted, sizeof wanted);
+}
 
 /// Every wait of a kernel has a deadline, so the step ends once the stream has come to it; one that ended without a word
 /// broke off at its barrier.

@@ -44,6 +44,8 @@ class CudaBackend : public Backend {
   bool combine_send(const CombineArgs&) override;
   bool combine_headers(const CombineArgs&) override;
   bool combine_receive(const CombineArgs&) override;
+  bool dispatch(const DispatchArgs&) override;
+  bool combine(const CombineArgs&) override;
 
   bool is_asynchronous() const override { return true; }
   uint64_t steps_begun() const override { return ticket_; }
@@ -72,6 +74,11 @@ class CudaBackend : public Backend {
   uint64_t now() override;
   void relax(int attempt) override;
 
+  /// What the last whole call left, its moments in cycles among it; a copy, for benchmarks.
+  PumpState look_at_pump();
+  /// Workers of a block that send in whole calls, for benchmarks; 0: the default.
+  void tune(int senders);
+
  private:
   struct Shot {
     const void* kernel;
@@ -84,6 +91,11 @@ class CudaBackend : public Backend {
 
   template <class Args>
   bool run(Step, const Args&);
+  template <class Args, class MakeShot>
+  bool run_shot(const Args&, const MakeShot&);
+  template <class Args>
+  bool run_whole(const void* kernel, const Args&);
+  Shot whole_shot(const void* kernel, void** arguments) const;
   void fire(const Shot&);
   void serve(const void* kernel, void** arguments);
   void rehearse(Workers);
@@ -110,6 +122,7 @@ class CudaBackend : public Backend {
   int most_shared_bytes_ = 0;
   DevicePool pool_;
   std::shared_ptr<void> barrier_;
+  std::shared_ptr<void> pump_;
   std::shared_ptr<Report> reports_;
   std::shared_ptr<ResetResult> reset_result_;
   std::shared_ptr<uint64_t> faulted_;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 
+#include "cuda/pump_state.hpp"
 #include "device/grid_barrier.hpp"
 #include "protocol/report.hpp"
 
@@ -18,6 +19,7 @@ struct Site {
   uint64_t timeout_ns = 0;         // of the barrier
   Report* report = nullptr;        // null: nobody waits for one
   uint64_t ticket = 0;             // of this step; 0 in a graph
+  PumpState* pump = nullptr;       // of whole calls
   uint64_t* ended = nullptr;       // in memory that the host can read; the ticket once the step has ended
   uint64_t* faulted = nullptr;     // in memory that the host can read; 1 once a step ended in a fault
   uint64_t* refused = nullptr;     // the same; seq of a call that a rank refused and no host waited for
@@ -38,5 +40,15 @@ const Kernels& grid_kernels();   // all blocks, resident at once
 
 // Fast twins of steps, by all blocks; their arguments are the steps'.
 const void* plan_blocks_kernel();  // plan_blocks.hpp
+
+/// All steps of a call in one launch, by all blocks. Arguments: (DirectPort, DispatchArgs or CombineArgs, Site).
+struct WholeKernels {
+  const void* dispatch = nullptr;
+  const void* combine = nullptr;
+  int threads = 0;
+  int shared_bytes = 0;
+};
+
+const WholeKernels& whole_kernels();
 
 }  // namespace heddle

@@ -123,10 +123,14 @@ class BlockPlanner {
     const bool writes = coop_.block() == 0;
     each(columns_ + topo_.experts, [&](int column) {
       int32_t before = 0, all = 0;
-      for (int block = 0; block < coop_.blocks(); ++block) {
-        const int32_t own = counts(block)[column];
-        if (block < coop_.block()) before += own;
-        all += own;
+      constexpr int kAhead = 16;  // loads that are waited for together
+      for (int first = 0; first < coop_.blocks(); first += kAhead) {
+        int32_t own[kAhead];
+        for (int i = 0; i < kAhead; ++i) own[i] = first + i < coop_.blocks() ? counts(first + i)[column] : 0;
+        for (int i = 0; i < kAhead; ++i) {
+          if (first + i < coop_.block()) before += own[i];
+          all += own[i];
+        }
       }
       if (column < columns_) totals_[column] = before;
       if (column < topo_.world) offsets_[column] = all;

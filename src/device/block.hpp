@@ -33,6 +33,55 @@ HEDDLE_HD inline void add_shared(int32_t* word, int32_t n) {
 #endif
 }
 
+/// Acquire and release between the threads of a block, on words of any memory.
+HEDDLE_HD inline uint64_t load_block(const uint64_t* word) {
+#if HEDDLE_ON_DEVICE
+  uint64_t value;
+  asm volatile("ld.acquire.cta.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  return value;
+#else
+  return std::atomic_ref<uint64_t>(*const_cast<uint64_t*>(word)).load(std::memory_order_acquire);
+#endif
+}
+
+HEDDLE_HD inline void store_block(uint64_t* word, uint64_t value) {
+#if HEDDLE_ON_DEVICE
+  asm volatile("st.release.cta.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+#else
+  std::atomic_ref<uint64_t>(*word).store(value, std::memory_order_release);
+#endif
+}
+
+/// One less, after all that the thread did.
+HEDDLE_HD inline void leave_block(uint64_t* word) {
+#if HEDDLE_ON_DEVICE
+  asm volatile("red.release.cta.add.u64 [%0], %1;" ::"l"(word), "l"(~uint64_t{0}) : "memory");
+#else
+  std::atomic_ref<uint64_t>(*word).fetch_sub(1, std::memory_order_release);
+#endif
+}
+
+/// Sets a zero word to one; true for the one caller that did it.
+HEDDLE_HD inline bool claim_block(uint64_t* word) {
+#if HEDDLE_ON_DEVICE
+  return atomicCAS(reinterpret_cast<unsigned long long*>(word), 0ull, 1ull) == 0;
+#else
+  uint64_t free = 0;
+  return std::atomic_ref<uint64_t>(*word).compare_exchange_strong(free, 1, std::memory_order_acq_rel);
+#endif
+}
+
+/// Raises a word to at least `value`.
+HEDDLE_HD inline void max_block(uint64_t* word, uint64_t value) {
+#if HEDDLE_ON_DEVICE
+  atomicMax(reinterpret_cast<unsigned long long*>(word), static_cast<unsigned long long>(value));
+#else
+  std::atomic_ref<uint64_t> seen(*word);
+  for (uint64_t now = seen.load(); now < value && !seen.compare_exchange_weak(now, value);) {
+  }
+#endif
+}
+
 HEDDLE_HD inline int count_bits(uint32_t word) {
 #if HEDDLE_ON_DEVICE
   return __popc(word);

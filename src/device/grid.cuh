@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "device/clock.hpp"
-#include "device/coop.hpp"
+#include "device/coop.cuh"
 #include "device/grid_barrier.hpp"
 
 namespace heddle {
@@ -29,6 +29,7 @@ class Grid {
   __device__ int thread() const { return threadIdx.x; }
   __device__ int threads() const { return blockDim.x; }
   __device__ void block_sync() const { __syncthreads(); }
+  __device__ Block own_block() const { return {}; }
   __device__ std::byte* shared() const {
     extern __shared__ uint4 heddle_shared[];
     return reinterpret_cast<std::byte*>(heddle_shared);

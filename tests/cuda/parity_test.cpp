@@ -36,6 +36,22 @@ TEST_P(Parity, PinnedHostMemory) {
   expect_parity(GetParam(), {.path = CudaPath::pinned});
 }
 
+// Whole calls by the pumps; with plain peers that store tags, they must not notice.
+TEST_P(Parity, Whole) {
+  HEDDLE_NEEDS_GPU();
+  const StepCase played = as_whole(GetParam());
+  expect_same_traces(played, play_all(played, make_cpu_machine), play_all(played, gpu_machines(), play_whole));
+}
+
+TEST_P(Parity, WholeAmongPlain) {
+  HEDDLE_NEEDS_GPU();
+  const StepCase played = as_whole(GetParam());
+  const Play mixed = [](StepRank& rank, const StepCase& one) {
+    return rank.context().topo.rank % 2 == 0 ? play_whole(rank, one) : play(rank, one);
+  };
+  expect_same_traces(played, play_all(played, make_cpu_machine), play_all(played, gpu_machines(), mixed));
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Parity, ::testing::ValuesIn(step_cases()),
                          [](const auto& tested) { return std::string(tested.param.name); });
 

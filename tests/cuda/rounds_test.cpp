@@ -29,6 +29,7 @@ struct Load {
   int ranks;
   Layout layout;
   bool by_graph = false;
+  bool whole = false;  // each call in one launch
 };
 
 spec::World make_load(const Load& load, int tokens) {
@@ -58,7 +59,12 @@ std::vector<int32_t> hits_of(const spec::World& world, int rank, Layout layout) 
   return hits;
 }
 
-void dispatch_and_combine(CudaBackend& backend, const DispatchArgs& dispatch, const CombineArgs& combine) {
+void dispatch_and_combine(CudaBackend& backend, const DispatchArgs& dispatch, const CombineArgs& combine, bool whole) {
+  if (whole) {
+    backend.dispatch(dispatch);
+    backend.combine(combine);
+    return;
+  }
   backend.dispatch_send(dispatch);
   backend.dispatch_headers(dispatch);
   backend.dispatch_receive(dispatch);
@@ -91,7 +97,7 @@ unsigned long long run_rounds(StepRank& rank, Bootstrap& bootstrap, const spec::
   Launch launch = backend.launch();
   launch.wait = false;
   backend.use(launch);
-  const auto once = [&] { dispatch_and_combine(backend, dispatch, combine); };
+  const auto once = [&] { dispatch_and_combine(backend, dispatch, combine, load.whole); };
   std::optional<Graph> graph;
   if (load.by_graph) graph.emplace(launch.stream, once);
   bootstrap.barrier("all have captured");
@@ -122,7 +128,7 @@ TEST_P(Rounds, EveryRowIsExact) {
   const int tokens = setting("HEDDLE_TOKENS", 256);
   const spec::World world = make_load(load, tokens);
   const GpuOptions gpu{.num_sms = std::max(1, sms_for(load.ranks) - kNoiseBlocks)};
-  const MachineOptions options{.window_bytes = size_t{256} << 20};
+  const MachineOptions options{.window_bytes = size_t{256} << 20, .tags = load.whole};
   const Errors errors = StepWorld(world, gpu_machines(gpu), options).run([&](StepRank& rank, Bootstrap& group) {
     EXPECT_EQ(run_rounds(rank, group, world, load), 0u) << "wrong rows of rank " << rank.context().topo.rank;
   });
@@ -132,16 +138,21 @@ TEST_P(Rounds, EveryRowIsExact) {
 std::vector<Load> loads() {
   std::vector<Load> all;
   for (const int ranks : {1, 2, 3, 4, 8}) {
-    for (const Layout layout : {Layout::token_major, Layout::expert_major}) all.push_back({ranks, layout});
+    for (const Layout layout : {Layout::token_major, Layout::expert_major}) {
+      all.push_back({ranks, layout});
+      all.push_back({.ranks = ranks, .layout = layout, .whole = true});
+    }
   }
   all.push_back({2, Layout::token_major, true});
   all.push_back({2, Layout::expert_major, true});
+  all.push_back({2, Layout::token_major, true, true});
+  all.push_back({2, Layout::expert_major, true, true});
   return all;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Rounds, ::testing::ValuesIn(loads()), [](const auto& tested) {
   const bool token_major = tested.param.layout == Layout::token_major;
-  return fmt::format("{}{}_{}_ranks", tested.param.by_graph ? "graph_" : "", token_major ? "token_major" : "expert_major",
+  return fmt::format("{}{}{}_{}_ranks", tested.param.by_graph ? "graph_" : "", tested.param.whole ? "whole_" : "", token_major ? "token_major" : "expert_major",
                      tested.param.ranks);
 });
 

@@ -41,6 +41,7 @@ struct LaneShape {
 };
 
 class LaneCrew;
+class LaneOfBlock;
 
 /// The coop of one lane.
 class Lane {
@@ -60,11 +61,27 @@ class Lane {
   int threads() const;
   void block_sync() const;
   std::byte* shared() const;
+  LaneOfBlock own_block() const;
 
  private:
   LaneCrew* crew_;
   int worker_;
   int lane_;
+};
+
+/// The coop of a lane's block alone.
+class LaneOfBlock {
+ public:
+  explicit LaneOfBlock(const Lane& lane) : lane_(lane) {}
+  int index() const { return lane_.index() % size(); }
+  int size() const { return lane_.size() / lane_.blocks(); }
+  int lane() const { return lane_.lane(); }
+  int lanes() const { return lane_.lanes(); }
+  void sync() const { lane_.block_sync(); }
+  void worker_sync() const { lane_.worker_sync(); }
+
+ private:
+  Lane lane_;
 };
 
 class LaneCrew {
@@ -133,6 +150,7 @@ inline int Lane::block() const { return worker_ / (size() / blocks()); }
 inline int Lane::threads() const { return size() / blocks() * lanes(); }
 inline int Lane::thread() const { return worker_ % (size() / blocks()) * lanes() + lane_; }
 inline void Lane::block_sync() const { crew_->blocks_[static_cast<size_t>(block())]->arrive_and_wait(); }
+inline LaneOfBlock Lane::own_block() const { return LaneOfBlock(*this); }
 inline std::byte* Lane::shared() const { return crew_->shared_[static_cast<size_t>(block())].data(); }
 
 }  // namespace heddle::testing

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstring>
+#include <functional>
 
 #include "bootstrap/bootstrap.hpp"
 #include "cpu/cpu_backend.hpp"
@@ -25,6 +26,15 @@ class LaneBackend : public CpuBackend<LanePort, LaneCrew> {
  public:
   LaneBackend(const PeerView& windows, const LaneShape& shape, uint64_t seed)
       : CpuBackend(LanePort(windows, PeerView{}), shape, seed) {}
+
+  /// How calls are done in one go; null: step by step.
+  std::function<bool(LaneCrew&, LanePort&, const DispatchArgs&)> whole_dispatch;
+  std::function<bool(LaneCrew&, LanePort&, const CombineArgs&)> whole_combine;
+
+  bool dispatch(const DispatchArgs& a) override {
+    return whole_dispatch ? whole_dispatch(crew(), port(), a) : Backend::dispatch(a);
+  }
+  bool combine(const CombineArgs& a) override { return whole_combine ? whole_combine(crew(), port(), a) : Backend::combine(a); }
 };
 
 class LaneMachine : public Machine {
@@ -33,7 +43,7 @@ class LaneMachine : public Machine {
       : memory_(make_heap(bootstrap, options.window_bytes, options.timeout)),
         backend_(memory_.view(), shape, static_cast<uint64_t>(bootstrap.rank()) + 1) {}
 
-  Backend& backend() override { return backend_; }
+  LaneBackend& backend() override { return backend_; }
   void read(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
   void write(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
 

@@ -26,6 +26,7 @@ class Machine {
 struct MachineOptions {
   size_t window_bytes = size_t{8} << 20;
   std::chrono::nanoseconds timeout = std::chrono::seconds(20);
+  bool tags = false;  // see Context
 };
 
 /// Collective over ranks that are threads.

@@ -97,6 +97,7 @@ const StepCase& step_case(const std::string& name) {
 
 MachineOptions options_for(const spec::World& world, const StepCase& played) {
   MachineOptions options;
+  options.tags = played.tags;
   if (played.slots > 0) options.window_bytes = window_for(world, played.dispatch, played.slots);
   return options;
 }
@@ -112,6 +113,26 @@ Trace play(StepRank& rank, const StepCase& played) {
     for (const CombineCase& combine : played.combines) {
       expect(rank.send_combine(combine, static_cast<uint64_t>(round)), "combine_send");
       expect(rank.receive_combine(), "combine_receive");
+      trace.push_back(rank.combined());
+    }
+  }
+  return trace;
+}
+
+StepCase as_whole(StepCase played) {
+  played.dispatch.fixed_size = true;
+  played.tags = true;
+  return played;
+}
+
+Trace play_whole(StepRank& rank, const StepCase& played) {
+  Trace trace;
+  trace.push_back(rank.plan());
+  for (int round = 0; round < played.rounds; ++round) {
+    expect(rank.whole_dispatch(played.dispatch), "dispatch");
+    trace.push_back(rank.dispatched());
+    for (const CombineCase& combine : played.combines) {
+      expect(rank.whole_combine(combine, static_cast<uint64_t>(round)), "combine");
       trace.push_back(rank.combined());
     }
   }

@@ -16,6 +16,7 @@ struct StepCase {
   std::vector<CombineCase> combines{{}};
   int64_t slots = 0;  // of a pair's range; 0: all rows fit in one round
   int rounds = 2;     // the whole path again on the same buffer
+  bool tags = false;  // pieces are announced by tags, too
 };
 
 const std::vector<StepCase>& step_cases();
@@ -28,6 +29,12 @@ using Trace = std::vector<Tables>;
 
 /// Throws Error{faulted} if a step ends in a fault.
 Trace play(StepRank&, const StepCase&);
+
+/// The same with each call in one go; the case's sizes are fixed.
+Trace play_whole(StepRank&, const StepCase&);
+
+/// The case with fixed sizes and tags.
+StepCase as_whole(StepCase);
 
 /// All ranks by one thread: each step is launched for every rank before any is waited for. For tools that let only one
 /// launch at a time through; the machines must not wait in their steps.

@@ -56,7 +56,7 @@ size_t window_for(const spec::World& world, const DispatchCase& wanted, int64_t 
 StepRank::StepRank(Machine& machine, const spec::World& world, const Topology& topo, const MachineOptions& options)
     : machine_(machine), world_(world), batch_(world.batches[static_cast<size_t>(topo.rank)]), topo_(topo) {
   ctx_ = {.topo = topo, .window = Window(topo.world, static_cast<int64_t>(options.window_bytes)),
-          .ledger = take<Ledger>(1, 0), .timeout_ns = static_cast<uint64_t>(options.timeout.count())};
+          .ledger = take<Ledger>(1, 0), .timeout_ns = static_cast<uint64_t>(options.timeout.count()), .tags = options.tags};
 }
 
 template <class T>
@@ -183,6 +183,16 @@ void StepRank::take_outputs() {
 }
 
 bool StepRank::send_dispatch(const DispatchCase& wanted) {
+  prepare_dispatch(wanted);
+  return machine_.backend().dispatch_send(dispatch_);
+}
+
+bool StepRank::whole_dispatch(const DispatchCase& wanted) {
+  prepare_dispatch(wanted);
+  return machine_.backend().dispatch(dispatch_);
+}
+
+void StepRank::prepare_dispatch(const DispatchCase& wanted) {
   dispatch_case_ = wanted;
   dispatch_ = {};
   dispatch_.call = {.ctx = ctx_, .shape = dispatch_shape(world_, wanted), .state = take<CallState>(1, 0), .refusal = {}};
@@ -198,7 +208,6 @@ bool StepRank::send_dispatch(const DispatchCase& wanted) {
     rows_ = wanted.capacity >= 0 ? wanted.capacity : worst_rows();
     take_outputs();
   }
-  return machine_.backend().dispatch_send(dispatch_);
 }
 
 bool StepRank::read_headers() {
@@ -243,6 +252,16 @@ Tables StepRank::dispatched() {
 }
 
 bool StepRank::send_combine(const CombineCase& wanted, uint64_t seed) {
+  prepare_combine(wanted, seed);
+  return machine_.backend().combine_send(combine_);
+}
+
+bool StepRank::whole_combine(const CombineCase& wanted, uint64_t seed) {
+  prepare_combine(wanted, seed);
+  return machine_.backend().combine(combine_);
+}
+
+void StepRank::prepare_combine(const CombineCase& wanted, uint64_t seed) {
   combine_case_ = wanted;
   const Shape shape = combine_shape(world_, dispatch_case_, wanted);
   Dice dice(seed * 977 + static_cast<uint64_t>(topo_.rank));
@@ -278,7 +297,6 @@ bool StepRank::send_combine(const CombineCase& wanted, uint64_t seed) {
   }
   if (wanted.row_weights) combine_.out.weights = take<float>(int64_t{batch_.tokens} * world_.topk);
   combine_.out.status = take<uint8_t>(topo_.world);
-  return machine_.backend().combine_send(combine_);
 }
 
 CombineArgs StepRank::echo_args() {

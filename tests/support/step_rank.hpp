@@ -49,6 +49,9 @@ class StepRank {
   bool read_headers();
   bool receive_dispatch();
   Tables dispatched();
+  /// The three steps of a dispatch of fixed size in one, those of a combine in one.
+  bool whole_dispatch(const DispatchCase&);
+  bool whole_combine(const CombineCase&, uint64_t seed);
   /// Rows for the combine are random, but for a seed the same on every machine.
   bool send_combine(const CombineCase&, uint64_t seed);
   bool receive_combine();
@@ -77,6 +80,8 @@ class StepRank {
   T* upload(const std::vector<T>& values);
   Tables dump(const std::vector<Table>&);
   int32_t number_at(const int32_t* word);
+  void prepare_dispatch(const DispatchCase&);
+  void prepare_combine(const CombineCase&, uint64_t seed);
   void take_route();
   void take_outputs();
   int64_t worst_received() const;

@@ -38,12 +38,15 @@ class StepWorld {
   MachineOptions options_;
 };
 
+/// How a rank plays a case.
+using Play = std::function<Trace(StepRank&, const StepCase&)>;
+
 /// One case on all ranks; an error of a rank fails the test. By rank.
-inline std::vector<Trace> play_all(const StepCase& played, const MakeMachine& make) {
+inline std::vector<Trace> play_all(const StepCase& played, const MakeMachine& make, const Play& way = play) {
   const spec::World world = make_world(played.world);
   std::vector<Trace> traces(static_cast<size_t>(world.ranks));
   const Errors errors = StepWorld(world, make, options_for(world, played)).run([&](StepRank& rank, Bootstrap&) {
-    traces[static_cast<size_t>(rank.context().topo.rank)] = play(rank, played);
+    traces[static_cast<size_t>(rank.context().topo.rank)] = way(rank, played);
   });
   for (size_t rank = 0; rank < errors.size(); ++rank) {
     if (errors[rank]) ADD_FAILURE() << played.name << ", rank " << rank << ": " << errors[rank]->what();

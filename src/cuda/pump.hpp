@@ -1,0 +1,274 @@
+// What the pumps of dispatch and combine have in common: who sends and who receives, claimed work, waits for single
+// pieces.
+//
+// In each block a few workers send, one publishes (device/board.hpp), all others receive, and so do senders that have
+// nothing left to send. Nobody who sends waits for anybody who receives, so a round always ends. Work is claimed, not
+// dealt: blocks are not equally fast; but each worker's first item is fixed.
+#pragma once
+
+#include <cstdint>
+
+#include "base/math.hpp"
+#include "cuda/pump_state.hpp"
+#include "device/board.hpp"
+#include "device/prefetch.hpp"
+#include "protocol/await.hpp"
+#include "protocol/pieces.hpp"
+
+namespace heddle {
+
+/// How many workers of a block send. Some 1-2 MB on its way fill a link; more senders only make the last rows late.
+struct SenderRule {
+  int least;   // of a block
+  int in_all;  // of all blocks together, about
+
+  HEDDLE_HD int of(int blocks, int workers) const {
+    const int each = static_cast<int>(ceil_div(in_all, blocks));
+    const int wanted = each < least ? least : each;
+    const int most = workers > 4 ? workers * 3 / 4 : workers - 1;
+    return wanted < most ? wanted : most;
+  }
+};
+
+/// Items 0, 1, 2, ... of a queue; the first `fixed` are one a worker. The next claim is on its way while an item is
+/// worked on.
+template <class Coop, class Port>
+class Claims {
+ public:
+  /// `first` below 0: this worker has no fixed item.
+  HEDDLE_HD Claims(const Coop& coop, const Desk<Coop, Port>& desk, uint64_t* queue, int64_t first, int64_t fixed)
+      : coop_(coop), desk_(desk), queue_(queue), fixed_(fixed) {
+    if (first >= 0) ahead_ = static_cast<uint64_t>(first);
+    else claim();
+  }
+
+  HEDDLE_HD int64_t take() {
+    const auto item = static_cast<int64_t>(desk_.tell(ahead_));
+    claim();
+    return item;
+  }
+
+ private:
+  HEDDLE_HD void claim() {
+    if (coop_.lane() == 0) ahead_ = static_cast<uint64_t>(fixed_) + take_number(queue_);
+  }
+
+  const Coop& coop_;
+  const Desk<Coop, Port>& desk_;
+  uint64_t* queue_;
+  int64_t fixed_;
+  uint64_t ahead_ = 0;
+};
+
+/// What moves between this rank and one peer in a round.
+struct PairRun {
+  int64_t first = 0;
+  int64_t base = -1;
+  int32_t count = 0;
+  int32_t direct = 0;
+};
+
+/// In the memory of a block. Most of it says what global memory says, too: there, each look costs what moving half a
+/// row costs, as releases of the publisher empty the block's cache.
+struct PumpBoard {
+  Board board;
+  PairRun out[kMaxRanks];
+  PairRun in[kMaxRanks];
+  uint64_t in_is_noted = 0;  // 1: a worker is at it, 2: it is done; atomic
+};
+
+/// By all lanes of the one worker that is_last_sender(). `rows(peer)` puts.
+template <class Coop, class Port, class Rows>
+HEDDLE_HD void add_rows(const Coop& coop, Port& port, const Call& call, const Rows& rows) {
+  const int64_t counter = counter_at(call, call.ctx.topo.rank, Awaited::rows);
+  for (int peer = coop.lane(); peer < call.ctx.topo.world; peer += coop.lanes()) {
+    if (const int64_t n = rows(peer); n > 0) port.add(peer, counter, n);
+  }
+}
+
+/// What block 0 is about to read, one place after the other.
+template <class Own>
+HEDDLE_HD void prefetch_call(const Own& own, const std::byte* window, const Call& call) {
+  prefetch(own, call.ctx.ledger, sizeof(Ledger));
+  prefetch(own, call.state, sizeof(CallState));
+  prefetch(own, window, sizeof(Cells) * static_cast<size_t>(call.ctx.topo.world));
+}
+
+/// Fills a table of the block; run(peer) is worked out by one lane.
+template <class Coop, class Run>
+HEDDLE_HD void note_runs(const Coop& coop, int world, PairRun* runs, const Run& run) {
+  for (int peer = coop.thread(); peer < world; peer += coop.threads()) runs[peer] = run(peer);
+  coop.block_sync();
+}
+
+/// The base of both pumps. Its state has to stay in registers: what is not inlined (HEDDLE_APART) is no member
+/// function, as a look at the stack costs as much as one at global memory wherever a publisher empties the cache.
+template <class Coop, class Port>
+class Pump {
+ public:
+  HEDDLE_HD Pump(const Coop& coop, Port& port, const Call& call, PumpState* state, SenderRule rule)
+      : coop_(coop), port_(port), call_(call), state_(state), board_(reinterpret_cast<PumpBoard*>(coop.shared())),
+        desk_(coop, port, &board_->board) {
+    senders_ = desk_.has_publisher() ? rule.of(coop.blocks(), desk_.workers()) : 1;
+    if (state->senders > 0) senders_ = state->senders;
+  }
+
+  /// Before each round, by all workers of the block.
+  HEDDLE_HD void open() {
+    if (coop_.thread() == 0) board_->in_is_noted = 0;
+    desk_.open();
+  }
+
+  /// Workers come to receiving one by one; the first of a block fills in what all will look at.
+  template <class Fill>
+  HEDDLE_HD void note_in(const Fill& fill) const {
+    uint64_t* noted = &board_->in_is_noted;
+    if (desk_.tell(coop_.lane() == 0 && claim_block(noted)) != 0) {
+      fill(board_->in);
+      coop_.worker_sync();
+      if (coop_.lane() == 0) store_block(noted, 2);
+    } else if (coop_.lane() == 0) {
+      for (int attempt = 0; load_block(noted) != 2; ++attempt) port_.relax(attempt);  // the first waits for nobody
+    }
+    coop_.worker_sync();
+  }
+
+ protected:
+  HEDDLE_HD bool is_sender() const { return desk_.worker() < senders_; }
+
+  /// Calls item(i) for each claimed i below count until one returns false. Senders' queue: each sender has a first
+  /// item; the other queues: each worker that is neither sender nor publisher.
+  template <class Item>
+  HEDDLE_HD void work(Queue queue, int64_t count, const Item& item) {
+    const bool sends = queue == Queue::send;
+    const int first_worker = sends ? 0 : senders_;
+    const int workers = sends ? senders_ : desk_.workers() - senders_ - (desk_.has_publisher() ? 1 : 0);
+    const int rank = desk_.worker() - first_worker;
+    const bool fixed = rank >= 0 && rank < workers;
+    const int64_t first = fixed ? int64_t{rank} * coop_.blocks() + coop_.block() : -1;
+    Claims<Coop, Port> claims(coop_, desk_, &state_->next[static_cast<int>(queue)], first,
+                              int64_t{workers} * coop_.blocks());
+    for (int64_t i = claims.take(); i < count; i = claims.take()) {
+      if (!item(i)) return;
+    }
+  }
+
+  /// Until block 0 has read the headers. False: the call has ended in a fault.
+  HEDDLE_HD bool await_ready() const {
+    uint64_t stage = 0;
+    if (coop_.lane() == 0) {
+      const uint64_t deadline = port_.now() + 3 * call_.ctx.timeout_ns;  // block 0 waits for credits, headers, offers
+      for (int attempt = 0; (stage = load_acquire(&state_->stage)) == 0 && port_.now() < deadline; ++attempt) {
+        port_.relax(attempt);
+      }
+    }
+    return desk_.tell(stage) == static_cast<uint64_t>(Stage::ready);
+  }
+
+  /// After all have met: what does not change in the call.
+  HEDDLE_HD void note_call() {
+    lane_ = call_.state->lane;
+    seq_ = call_.state->seq;
+  }
+  HEDDLE_HD int64_t tag_of(int source, int64_t tag) const {
+    return call_.ctx.window.tags(call_.shape.kind, lane_, source) + tag * int64_t{sizeof(uint64_t)};
+  }
+  HEDDLE_HD void post(int peer, int round, int64_t tag) {
+    desk_.post(peer, tag_of(call_.ctx.topo.rank, tag), tag_value(seq_, round));
+  }
+
+  HEDDLE_HD int64_t most_of_others(const PairRun* runs) const {
+    int64_t most = 0;
+    for (int peer = 0; peer < call_.ctx.topo.world; ++peer) {
+      if (peer != call_.ctx.topo.rank && runs[peer].count > most) most = runs[peer].count;
+    }
+    return most;
+  }
+  /// Items go round the others: item i is piece i / others of this peer.
+  HEDDLE_HD int other_of(uint32_t item, uint32_t others) const {
+    const uint32_t peer = static_cast<uint32_t>(call_.ctx.topo.rank) + 1 + item % others;
+    return static_cast<int>(peer < others + 1 ? peer : peer - others - 1);
+  }
+
+  /// By one lane.
+  HEDDLE_HD Arrival await_piece(int source, int round, int64_t tag, uint64_t deadline) const {
+    const int64_t at = tag_of(source, tag);
+    const uint64_t wanted = tag_value(seq_, round);
+    if (load_acquire(reinterpret_cast<const uint64_t*>(port_.local() + at)) >= wanted) return Arrival::here;
+    const Arrival arrival = await(
+        port_, call_, {.peer = source, .awaited = Awaited::rows, .wanted = wanted, .deadline = deadline, .at = at});
+    if (arrival == Arrival::masked) store_relaxed(&state_->late[source], 1);
+    return arrival;
+  }
+
+  /// When all posts of this block are out: true for the worker of the last block, whose lanes then add the round's rows
+  /// to the peers' counters.
+  HEDDLE_HD bool is_last_sender() const {
+    coop_.worker_sync();
+    const uint64_t before = desk_.tell(coop_.lane() == 0 ? add_in_turn(&state_->blocks_sent, 1) : 0);
+    return before + 1 == static_cast<uint64_t>(coop_.blocks());
+  }
+
+  HEDDLE_HD void note(Moment moment) const {
+    if (is_leader(coop_)) state_->moments[static_cast<int>(moment)] = cycles();
+  }
+
+  const Coop& coop_;
+  Port& port_;
+  const Call& call_;
+  PumpState* state_;
+  PumpBoard* board_;
+  Desk<Coop, Port> desk_;
+  int senders_;
+  int lane_ = 0;
+  uint64_t seq_ = 0;
+};
+
+/// Takes over who was masked while rows came; true if somebody was. All members call it after they met, and see the
+/// same.
+template <class Coop>
+HEDDLE_HD bool fold_late(const Coop& coop, const Call& call, const PumpState& state) {
+  bool any = false;
+  for (int source = 0; source < call.ctx.topo.world; ++source) any |= load_relaxed(&state.late[source]) != 0;
+  if (!any) return false;
+  if (is_leader(coop)) {
+    for (int source = 0; source < call.ctx.topo.world; ++source) {
+      if (load_relaxed(&state.late[source]) != 0)
+        call.state->status[source] = static_cast<uint8_t>(SourceStatus::masked);
+    }
+  }
+  coop.sync();
+  return true;
+}
+
+/// The credits of a later round, for all rounds but the first of open_lane(). All members; false: fault.
+template <class Coop, class Port>
+HEDDLE_HD bool await_next_round(const Coop& coop, Port& port, const Call& call, PumpState& state, int round) {
+  if (is_leader(coop)) state.start_round();
+  const uint64_t deadline = port.now() + call.ctx.timeout_ns;
+  deal_lanes(coop, 0, call.ctx.topo.world, [&](long peer) {
+    const int to = static_cast<int>(peer);
+    if (round < call.state->rounds_to[to]) await_credits(port, call, to, round, deadline);
+  });
+  return settle(coop, call.ctx);
+}
+
+/// All members have done their part of a round. False: fault. Nobody goes on to what may fault before all have looked,
+/// if anything comes after this round.
+template <class Coop>
+HEDDLE_HD bool meet_after_round(const Coop& coop, const Call& call, int round) {
+  coop.sync();
+  const bool ok = !call.ctx.ledger->is_faulted();
+  if (round + 1 < most_rounds(call)) coop.sync();
+  return ok;
+}
+
+/// By the block that meets the peers.
+template <class Own, class Port>
+HEDDLE_HD void give_credits(const Own& own, Port& port, const Call& call, int round) {
+  deal_lanes(own, 0, call.ctx.topo.world, [&](long source) {
+    if (round < call.state->rounds[source]) give_credit(port, call, static_cast<int>(source));
+  });
+}
+
+}  // namespace heddle

@@ -1,0 +1,62 @@
+// Whole calls by the pumps leave the same bytes as the plain steps on one thread, for any number of blocks, workers and
+// lanes, and whoever the peers are: pumps, or plain steps that store tags.
+#include <gmock/gmock.h>
+
+#include "cuda/combine_pump.hpp"
+#include "cuda/dispatch_pump.hpp"
+#include "sim/lane_machine.hpp"
+#include "support/step_world.hpp"
+
+namespace heddle::testing {
+namespace {
+
+/// `used` counts the calls that a pump did.
+MakeMachine pump_machines(const LaneShape& shape, bool only_even_ranks, std::atomic<int>& used) {
+  return [=, &used](Bootstrap& bootstrap, const MachineOptions& options) -> std::unique_ptr<Machine> {
+    if (only_even_ranks && bootstrap.rank() % 2 == 1) return make_cpu_machine(bootstrap, options);
+    auto machine = std::make_unique<LaneMachine>(bootstrap, options, shape);
+    const auto state = std::make_shared<PumpState>();
+    const auto whole = [&used, state](LaneBackend& backend, const auto& steps, const auto& pump) {
+      return [&used, state, &backend, steps, pump](LaneCrew& crew, LanePort& port, const auto& args) {
+        if (!has_pump(args)) return steps(backend, args);
+        ++used;
+        return crew.run([&](const Lane& lane) { return pump(lane, port, args, state.get()); });
+      };
+    };
+    machine->backend().whole_dispatch = whole(
+        machine->backend(), [](LaneBackend& to, const DispatchArgs& a) { return to.Backend::dispatch(a); },
+        [](const Lane& lane, LanePort& port, const DispatchArgs& a, PumpState* s) {
+          return dispatch_whole(lane, port, a, s);
+        });
+    machine->backend().whole_combine = whole(
+        machine->backend(), [](LaneBackend& to, const CombineArgs& a) { return to.Backend::combine(a); },
+        [](const Lane& lane, LanePort& port, const CombineArgs& a, PumpState* s) {
+          return combine_whole(lane, port, a, s);
+        });
+    return machine;
+  };
+}
+
+class Pumps : public ::testing::TestWithParam<StepCase> {
+ protected:
+  void compare(const LaneShape& shape, bool only_even_ranks = false) {
+    StepCase played = as_whole(GetParam());
+    played.world.tokens = played.dispatch.max_tokens = 17;
+    if (played.dispatch.capacity > 0) played.dispatch.capacity /= 3;
+    std::atomic<int> used{0};
+    const MakeMachine machines = pump_machines(shape, only_even_ranks, used);
+    expect_same_traces(played, play_all(played, make_cpu_machine, play_whole), play_all(played, machines, play_whole));
+    EXPECT_GT(used, 0) << "no pump was used";
+  }
+};
+
+TEST_P(Pumps, OneBlockOfFourWorkers) { compare({.workers = 4, .lanes = 4, .blocks = 1}); }
+TEST_P(Pumps, ThreeBlocksOfThree) { compare({.workers = 9, .lanes = 2, .blocks = 3}); }
+TEST_P(Pumps, TwoBlocksOfOneWorker) { compare({.workers = 2, .lanes = 32, .blocks = 2}); }
+TEST_P(Pumps, WithPlainPeers) { compare({.workers = 4, .lanes = 2, .blocks = 2}, true); }
+
+INSTANTIATE_TEST_SUITE_P(All, Pumps, ::testing::ValuesIn(step_cases()),
+                         [](const auto& tested) { return std::string(tested.param.name); });
+
+}  // namespace
+}  // namespace heddle::testing
