@@ -1,5 +1,7 @@
 // heddle_cuda_bench OUT.json [TOKENS [RANKS]]: the link's floor and six operations on all GPUs (RANKS of them on one GPU share
 // it); a table in OUT.txt, all numbers in OUT.json. Ranks are threads. docs/performance.md says how to read it.
+//   HEDDLE_SMS      SMs to use, by commas; default 24 and all
+//   HEDDLE_SENDERS  whole calls also with these numbers of sending warps a block
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -25,6 +27,7 @@ struct Line {
   int sms = 0;
   double bytes = 0;  // that the busiest rank sends
   Spread time;
+  std::string note;
 };
 
 class Report {
@@ -43,7 +46,7 @@ class Report {
     json << fmt::format("{{\"ranks\": {}, \"gpus\": {}, \"tokens\": {}, \"hidden\": {}, \"topk\": {}, \"experts\": {},\n",
                         batches.ranks, gpus, batches.tokens, batches.hidden, batches.topk, batches.experts);
     json << fmt::format(" \"floor_gb_s\": {:.1f}, \"lines\": [", best_rate() * 1e-3);
-    text << fmt::format("{:28}{:>5}{:>10}{:>10}{:>10}{:>9}{:>8}\n", "", "SMs", "median", "p99", "floor", "ratio", "GB/s");
+    text << fmt::format("{:34}{:>5}{:>10}{:>10}{:>10}{:>9}{:>8}\n", "", "SMs", "median", "p99", "floor", "ratio", "GB/s");
     const char* comma = "";
     for (const Line& line : lines_) {
       const double floor = best_rate() > 0 ? line.bytes / best_rate() : 0;
@@ -51,9 +54,9 @@ class Report {
            << fmt::format("\n  {{\"name\": \"{}\", \"sms\": {}, \"bytes\": {:.0f}, \"median_us\": {:.2f}, \"p99_us\": {:.2f}, "
                           "\"least_us\": {:.2f}, \"floor_us\": {:.2f}}}",
                           line.name, line.sms, line.bytes, line.time.median, line.time.p99, line.time.least, floor);
-      text << fmt::format("{:28}{:5}{:10.1f}{:10.1f}{:10.1f}{:9.2f}{:8.0f}\n", line.name, line.sms, line.time.median,
+      text << fmt::format("{:34}{:5}{:10.1f}{:10.1f}{:10.1f}{:9.2f}{:8.0f}  {}\n", line.name, line.sms, line.time.median,
                           line.time.p99, floor, floor > 0 ? line.time.median / floor : 0.0,
-                          line.bytes / line.time.median * 1e-3);
+                          line.bytes / line.time.median * 1e-3, line.note);
       comma = ",";
     }
     json << "]}\n";
@@ -63,12 +66,23 @@ class Report {
   std::vector<Line> lines_;
 };
 
+/// Numbers of an environment variable, by commas.
+std::vector<int> listed(const char* name) {
+  std::vector<int> numbers;
+  const char* text = std::getenv(name);
+  for (char* end = nullptr; text != nullptr && *text != 0; text = *end == ',' ? end + 1 : end) {
+    numbers.push_back(static_cast<int>(std::strtol(text, &end, 10)));
+    if (end == text) break;
+  }
+  return numbers;
+}
+
 /// One rank of the benchmark: its share of every measurement, all ranks at the same time.
 class RankBench {
  public:
   RankBench(Bootstrap& bootstrap, Ranks& ranks, Report& report, const Batches& batches)
       : bootstrap_(bootstrap), ranks_(ranks), report_(report), batches_(batches), rank_(bootstrap.rank()),
-        options_{.window_bytes = kWindowBytes}, machine_(bootstrap, options_, {}) {
+        options_{.window_bytes = kWindowBytes, .tags = true}, machine_(bootstrap, options_, {}) {
     check(cudaSetDevice(machine_.device()), "choosing a GPU");
     timer_.emplace();
   }
@@ -88,10 +102,24 @@ class RankBench {
   cudaStream_t stream() { return machine_.backend().launch().stream; }
 
   template <class Work>
-  void time(const char* name, int sms, double bytes, const Work& work) {
+  void time(const std::string& name, int sms, double bytes, const Work& work, const std::function<std::string()>& note = {}) {
     const Spread spread = ranks_.time(rank_, *timer_, stream(), kTurns, work);
-    if (rank_ == 0) report_.add({.name = name, .sms = sms, .bytes = bytes, .time = spread});
+    if (rank_ == 0) {
+      report_.add({.name = name, .sms = sms, .bytes = bytes, .time = spread, .note = note ? note() : ""});
+    }
     ranks_.meet();
+  }
+
+  /// Where the time of the last whole call went, in us from its start, as block 0 saw it.
+  std::string moments(CudaBackend& backend) const {
+    const PumpState state = backend.look_at_pump();
+    const auto at = [&](Moment moment) {
+      const uint64_t passed = state.moments[static_cast<int>(moment)] - state.moments[static_cast<int>(Moment::start)];
+      return static_cast<double>(passed) / cycles_per_us(machine_.device());
+    };
+    return fmt::format("opened {:.1f}, laid out {:.1f}, sent {:.1f}, received {:.1f}, met {:.1f}, closed {:.1f}",
+                       at(Moment::opened), at(Moment::laid_out), at(Moment::sent), at(Moment::received), at(Moment::met),
+                       at(Moment::closed));
   }
 
   /// Everyone writes to its right neighbour's window, both directions of the link at once.
@@ -124,18 +152,31 @@ class RankBench {
     const DispatchArgs& dispatch = rank.dispatch_args();
     const CombineArgs combine = rank.echo_args();
     const int share = testing::sms_for(ranks_.count());
-    for (const int sms : {24, share}) {
+    std::vector<int> sizes = listed("HEDDLE_SMS");
+    if (sizes.empty()) sizes = {24, share};
+    for (const int sms : sizes) {
       if (sms > share) continue;
       Launch launch = backend.launch();
       launch.wait = false;
       launch.num_sms = sms;
       launch.stream = stream();
       backend.use(launch);
-      time(operation.name.c_str(), sms, wire_bytes(world, rank_, operation), [&] {
-        if (operation.is_combine) return run_combine(backend, combine);
+      const double bytes = wire_bytes(world, rank_, operation);
+      const auto run = [&](bool whole) {
+        if (operation.is_combine) return whole ? (void)backend.combine(combine) : run_combine(backend, combine);
         backend.plan(topo, dispatch.plan);
-        run_dispatch(backend, dispatch);
-      });
+        if (whole) backend.dispatch(dispatch);
+        else run_dispatch(backend, dispatch);
+      };
+      time(operation.name, sms, bytes, [&] { run(true); }, [&] { return moments(backend); });
+      for (const int senders : senders_) {
+        backend.tune(senders);
+        time(fmt::format("{}, {} senders", operation.name, senders), sms, bytes, [&] { run(true); },
+             [&] { return moments(backend); });
+      }
+      backend.tune(0);
+      time(operation.name + ", steps", sms, bytes, [&] { run(false); });
+      if (!operation.is_combine) time("its plan", sms, 0, [&] { backend.plan(topo, dispatch.plan); });
       backend.drain();
     }
     if (rank.ledger().fault_claimed != 0) fail(ErrorCode::faulted, "{}: ended in a fault", operation.name);
@@ -159,6 +200,7 @@ class RankBench {
   Report& report_;
   const Batches batches_;
   const int rank_;
+  const std::vector<int> senders_ = listed("HEDDLE_SENDERS");
   testing::MachineOptions options_;
   testing::GpuMachine machine_;
   std::optional<Timer> timer_;

@@ -23,6 +23,12 @@ void check(cudaError_t error, const char* doing) {
   if (error != cudaSuccess) fail(ErrorCode::system, "{}: {}", doing, cudaGetErrorString(error));
 }
 
+double cycles_per_us(int device) {
+  int khz = 0;
+  check(cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, device), "asking for a GPU's clock rate");
+  return khz * 1e-3;
+}
+
 Gate::Gate() {
   void* word = nullptr;
   check(cudaHostAlloc(&word, sizeof(uint32_t), cudaHostAllocPortable | cudaHostAllocMapped), "making a gate");

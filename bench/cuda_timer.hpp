@@ -11,6 +11,9 @@ namespace heddle::bench {
 
 void check(cudaError_t, const char* doing);
 
+/// Of a GPU's processors.
+double cycles_per_us(int device);
+
 /// One for all ranks: kernels that wait until the host lets them go, so that ranks start within a microsecond.
 class Gate {
  public:
