@@ -21,6 +21,7 @@ namespace {
 
 constexpr int kTurns = 40;
 constexpr size_t kWindowBytes = size_t{1} << 30;
+constexpr size_t kHeapBytes = size_t{1} << 30;
 
 struct Line {
   std::string name;
@@ -46,7 +47,7 @@ class Report {
     json << fmt::format("{{\"ranks\": {}, \"gpus\": {}, \"tokens\": {}, \"hidden\": {}, \"topk\": {}, \"experts\": {},\n",
                         batches.ranks, gpus, batches.tokens, batches.hidden, batches.topk, batches.experts);
     json << fmt::format(" \"floor_gb_s\": {:.1f}, \"lines\": [", best_rate() * 1e-3);
-    text << fmt::format("{:34}{:>5}{:>10}{:>10}{:>10}{:>9}{:>8}\n", "", "SMs", "median", "p99", "floor", "ratio", "GB/s");
+    text << fmt::format("{:44}{:>5}{:>10}{:>10}{:>10}{:>9}{:>8}\n", "", "SMs", "median", "p99", "floor", "ratio", "GB/s");
     const char* comma = "";
     for (const Line& line : lines_) {
       const double floor = best_rate() > 0 ? line.bytes / best_rate() : 0;
@@ -54,7 +55,7 @@ class Report {
            << fmt::format("\n  {{\"name\": \"{}\", \"sms\": {}, \"bytes\": {:.0f}, \"median_us\": {:.2f}, \"p99_us\": {:.2f}, "
                           "\"least_us\": {:.2f}, \"floor_us\": {:.2f}}}",
                           line.name, line.sms, line.bytes, line.time.median, line.time.p99, line.time.least, floor);
-      text << fmt::format("{:34}{:5}{:10.1f}{:10.1f}{:10.1f}{:9.2f}{:8.0f}  {}\n", line.name, line.sms, line.time.median,
+      text << fmt::format("{:44}{:5}{:10.1f}{:10.1f}{:10.1f}{:9.2f}{:8.0f}  {}\n", line.name, line.sms, line.time.median,
                           line.time.p99, floor, floor > 0 ? line.time.median / floor : 0.0,
                           line.bytes / line.time.median * 1e-3, line.note);
       comma = ",";
@@ -92,7 +93,9 @@ class RankBench {
     for (const DType dtype : {DType::e4m3, DType::bf16}) {
       const spec::World world = make_rows(batches_, dtype);
       for (const Operation& operation : operations(batches_.tokens)) {
-        if (operation.dispatch.dtype == dtype) measure(world, operation);
+        if (operation.dispatch.dtype != dtype) continue;
+        measure(world, operation, false);
+        if (!operation.is_combine) measure(world, operation, true);
       }
     }
     ranks_.meet();
@@ -139,9 +142,10 @@ class RankBench {
     // What was copied is no protocol data, but the control region was left alone.
   }
 
-  void measure(const spec::World& world, const Operation& operation) {
+  void measure(const spec::World& world, const Operation& operation, bool in_place) {
     const Topology topo{.rank = rank_, .world = world.ranks, .experts = world.experts};
-    testing::GpuMachine machine(bootstrap_, options_, {});
+    const std::string name = operation.name + (in_place ? ", in place" : "");
+    testing::GpuMachine machine(bootstrap_, options_, {.heap_bytes = in_place ? kHeapBytes : 0});
     CudaBackend& backend = machine.backend();
     testing::StepRank rank(machine, world, topo, options_);
     rank.plan();
@@ -168,15 +172,15 @@ class RankBench {
         if (whole) backend.dispatch(dispatch);
         else run_dispatch(backend, dispatch);
       };
-      time(operation.name, sms, bytes, [&] { run(true); }, [&] { return moments(backend); });
+      time(name, sms, bytes, [&] { run(true); }, [&] { return moments(backend); });
       for (const int senders : senders_) {
         backend.tune(senders);
-        time(fmt::format("{}, {} senders", operation.name, senders), sms, bytes, [&] { run(true); },
+        time(fmt::format("{}, {} senders", name, senders), sms, bytes, [&] { run(true); },
              [&] { return moments(backend); });
       }
       backend.tune(0);
-      time(operation.name + ", steps", sms, bytes, [&] { run(false); });
-      if (!operation.is_combine) time("its plan", sms, 0, [&] { backend.plan(topo, dispatch.plan); });
+      time(name + ", steps", sms, bytes, [&] { run(false); });
+      if (!operation.is_combine && !in_place) time("its plan", sms, 0, [&] { backend.plan(topo, dispatch.plan); });
       backend.drain();
     }
     if (rank.ledger().fault_claimed != 0) fail(ErrorCode::faulted, "{}: ended in a fault", operation.name);

@@ -6,21 +6,36 @@
 #include "memory/cuda_devices.hpp"
 
 namespace heddle::testing {
+namespace {
+
+std::optional<CudaMemory> make_heap_of(Bootstrap& bootstrap, const MachineOptions& options, const GpuOptions& gpu, int device) {
+  if (gpu.heap_bytes == 0) return std::nullopt;
+  return make_cuda_windows(bootstrap, {.bytes = gpu.heap_bytes, .device = device, .path = gpu.path}, options.timeout);
+}
+
+}  // namespace
 
 GpuMachine::GpuMachine(Bootstrap& bootstrap, const MachineOptions& options, const GpuOptions& gpu)
     : device_(bootstrap.rank() % count_gpus()),
       memory_(make_cuda_windows(bootstrap, {.bytes = options.window_bytes, .device = device_, .path = gpu.path},
                                 options.timeout)),
+      heap_(make_heap_of(bootstrap, options, gpu, device_)),
       backend_({.device = device_,
                 .rank = bootstrap.rank(),
                 .ranks = bootstrap.size(),
                 .windows = memory_.memory.view(),
                 .windows_on_host = memory_.path == CudaPath::pinned,
+                .heap = heap_ ? heap_->memory.view() : PeerView{},
                 .timeout_ns = static_cast<uint64_t>(options.timeout.count())}) {
   Launch launch = backend_.launch();
   launch.workers = gpu.workers;
   launch.num_sms = gpu.num_sms > 0 ? gpu.num_sms : sms_for(bootstrap.size());
   backend_.use(launch);
+}
+
+std::byte* GpuMachine::heap(int64_t bytes) {
+  if (!heap_ || static_cast<size_t>(bytes) > heap_->memory.bytes()) return nullptr;
+  return heap_->memory.local();
 }
 
 MakeMachine gpu_machines(const GpuOptions& gpu) {

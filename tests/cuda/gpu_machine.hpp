@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cuda/cuda_backend.hpp"
@@ -13,6 +14,7 @@ namespace heddle::testing {
 struct GpuOptions {
   CudaPath path = CudaPath::automatic;
   Workers workers = Workers::grid;
+  size_t heap_bytes = 0;
   int num_sms = 0;  // 0: the GPU's share of this rank, so that all ranks' blocks fit
 };
 
@@ -24,12 +26,15 @@ class GpuMachine : public Machine {
   CudaBackend& backend() override { return backend_; }
   void read(void* to, const void* from, size_t bytes) override { backend_.read(to, from, bytes); }
   void write(void* to, const void* from, size_t bytes) override { backend_.write(to, from, bytes); }
+  std::byte* heap(int64_t bytes) override;
+  bool has_heap() const override { return heap_.has_value(); }
   PeerView windows() const { return memory_.memory.view(); }
   int device() const { return device_; }
 
  private:
   int device_;
   CudaMemory memory_;
+  std::optional<CudaMemory> heap_;
   CudaBackend backend_;
 };
 

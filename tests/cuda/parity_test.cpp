@@ -52,6 +52,19 @@ TEST_P(Parity, WholeAmongPlain) {
   expect_same_traces(played, play_all(played, make_cpu_machine), play_all(played, gpu_machines(), mixed));
 }
 
+// Rows in place (I14): nothing may depend on which way a pair's rows take, so the CPU's are staged.
+TEST_P(Parity, InPlace) {
+  HEDDLE_NEEDS_GPU();
+  expect_parity(GetParam(), {.heap_bytes = size_t{64} << 20});
+}
+
+TEST_P(Parity, WholeInPlace) {
+  HEDDLE_NEEDS_GPU();
+  const StepCase played = as_whole(GetParam());
+  const GpuOptions gpu{.heap_bytes = size_t{64} << 20};
+  expect_same_traces(played, play_all(played, make_cpu_machine), play_all(played, gpu_machines(gpu), play_whole));
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Parity, ::testing::ValuesIn(step_cases()),
                          [](const auto& tested) { return std::string(tested.param.name); });
 

@@ -21,6 +21,9 @@ class Machine {
   /// Between the test's memory and the steps'.
   virtual void read(void* to, const void* from, size_t bytes) = 0;
   virtual void write(void* to, const void* from, size_t bytes) = 0;
+  /// This rank's part of a symmetric heap, for the rows of one output (I14); null if it has none, or less.
+  virtual std::byte* heap(int64_t) { return nullptr; }
+  virtual bool has_heap() const { return false; }
 };
 
 struct MachineOptions {

@@ -56,7 +56,7 @@ size_t window_for(const spec::World& world, const DispatchCase& wanted, int64_t 
 StepRank::StepRank(Machine& machine, const spec::World& world, const Topology& topo, const MachineOptions& options)
     : machine_(machine), world_(world), batch_(world.batches[static_cast<size_t>(topo.rank)]), topo_(topo) {
   ctx_ = {.topo = topo, .window = Window(topo.world, static_cast<int64_t>(options.window_bytes)),
-          .ledger = take<Ledger>(1, 0), .timeout_ns = static_cast<uint64_t>(options.timeout.count()), .tags = options.tags};
+          .ledger = take<Ledger>(1, 0), .timeout_ns = static_cast<uint64_t>(options.timeout.count()), .in_place = machine.has_heap(), .tags = options.tags};
 }
 
 template <class T>
@@ -164,7 +164,7 @@ void StepRank::take_outputs() {
   if (!token_major) route.row_of = take<int32_t>(received_ * topk);
   out.rows = rows_;
   out.zero_padding = dispatch_case_.zero_padding;
-  out.x = take<std::byte>(rows_ * shape.payload_bytes);
+  out.x = take_rows(rows_ * shape.payload_bytes);
   if (shape.scale_words > 0) {
     out.scales = {.words = take<uint32_t>(rows_ * shape.scale_words), .row_stride = shape.scale_words, .col_stride = 1};
   }
@@ -180,6 +180,15 @@ void StepRank::take_outputs() {
   if (!token_major) out.row_weights = take<float>(rows_);
   out.row_source = take<int32_t>(rows_);
   out.row_token = take<int32_t>(rows_);
+}
+
+/// In the heap if the machine has one, which the call then offers.
+std::byte* StepRank::take_rows(int64_t bytes) {
+  std::byte* heap = machine_.heap(bytes);
+  if (heap == nullptr) return take<std::byte>(bytes);
+  machine_.write(heap, TableBytes(static_cast<size_t>(bytes), kFill).data(), static_cast<size_t>(bytes));
+  dispatch_.offer = {.is_set = true};
+  return heap;
 }
 
 bool StepRank::send_dispatch(const DispatchCase& wanted) {

@@ -84,6 +84,7 @@ class StepRank {
   void prepare_combine(const CombineCase&, uint64_t seed);
   void take_route();
   void take_outputs();
+  std::byte* take_rows(int64_t bytes);
   int64_t worst_received() const;
   int64_t worst_rows() const;
 
