@@ -40,12 +40,11 @@ __device__ void report_step(const Coop& coop, const DirectPort& port, const Call
   if (!is_leader(coop)) return;
   tell_of_fault(port, call, site);
   if (is_refused_unheard(call, site) && site.refused != nullptr) store_relaxed(site.refused, call.state->seq);
-  if (site.report != nullptr) {
-    report_call(call, *site.report);
-    more(*site.report);
-    publish_report(*site.report, site.ticket);
-  }
   if (site.ticket != 0) store_release(site.ended, site.ticket);
+  if (site.report == nullptr) return;
+  report_call(call, *site.report);
+  more(*site.report);
+  publish_report(*site.report, site.ticket);  // last: the host may then give all of this memory back
 }
 
 template <class Coop>
