@@ -15,7 +15,7 @@ class Mutant(NamedTuple):
 MUTANTS = [
     Mutant("I1", "rows go to their slots in the opposite order", "protocol/dispatch_rounds.hpp",
            "const int64_t slot_number = row.round * static_cast<int64_t>(range.count) + row.place;",
-           "const int64_t slot_number = row.round * static_cast<int64_t>(range.count) + (rows_to(args, peer, row.round) - 1 - row.place);"),
+           "const int64_t slot_number = row.round * static_cast<int64_t>(range.count) + (rows_to(args, row.peer, row.round) - 1 - row.place);"),
     Mutant("I2", "rows are read when their header is there", "protocol/dispatch.hpp",
            "      await_rows(port_, call_, source, rows * (state_.direct_from[source] != 0 ? 2 : 1), deadline);",
            "      (void)rows;"),
