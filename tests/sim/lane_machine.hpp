@@ -12,6 +12,13 @@
 
 namespace heddle::testing {
 
+/// Lanes of a worker that stands for a warp. Each is a fiber, whose stack AddressSanitizer looks after at every switch.
+#ifdef __SANITIZE_ADDRESS__
+inline constexpr int kWarpLanes = 8;
+#else
+inline constexpr int kWarpLanes = 32;
+#endif
+
 /// Waiting gives the thread to the other lanes.
 class LanePort : public DirectPort {
  public:

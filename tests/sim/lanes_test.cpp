@@ -22,7 +22,7 @@ class Lanes : public ::testing::TestWithParam<StepCase> {
 };
 
 TEST_P(Lanes, ThreeWorkersOfFourLanes) { compare({.workers = 3, .lanes = 4}); }
-TEST_P(Lanes, OneWarp) { compare({.workers = 1, .lanes = 32}); }
+TEST_P(Lanes, OneWarp) { compare({.workers = 1, .lanes = kWarpLanes}); }
 
 INSTANTIATE_TEST_SUITE_P(All, Lanes, ::testing::ValuesIn(step_cases()),
                          [](const auto& tested) { return std::string(tested.param.name); });

@@ -52,7 +52,7 @@ class Pumps : public ::testing::TestWithParam<StepCase> {
 
 TEST_P(Pumps, OneBlockOfFourWorkers) { compare({.workers = 4, .lanes = 4, .blocks = 1}); }
 TEST_P(Pumps, ThreeBlocksOfThree) { compare({.workers = 9, .lanes = 2, .blocks = 3}); }
-TEST_P(Pumps, TwoBlocksOfOneWorker) { compare({.workers = 2, .lanes = 32, .blocks = 2}); }
+TEST_P(Pumps, TwoBlocksOfOneWorker) { compare({.workers = 2, .lanes = kWarpLanes, .blocks = 2}); }
 TEST_P(Pumps, WithPlainPeers) { compare({.workers = 4, .lanes = 2, .blocks = 2}, true); }
 
 INSTANTIATE_TEST_SUITE_P(All, Pumps, ::testing::ValuesIn(step_cases()),

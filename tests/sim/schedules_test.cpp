@@ -10,7 +10,7 @@
 namespace heddle::testing {
 namespace {
 
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr uint64_t kSchedules = 150;
 #else
 constexpr uint64_t kSchedules = 1000;
