@@ -1,4 +1,4 @@
-"""Whether a benchmark fits this machine, before it starts."""
+"""Whether a benchmark fits this machine, before it starts, and what it holds."""
 
 from __future__ import annotations
 
@@ -29,6 +29,15 @@ def check_fits(options: Options, world: World) -> None:
             f"tokens is {options.tokens}: {options.ranks} ranks of it need {needed / 2**30:.1f} GiB, and "
             f"{available / 2**30:.1f} GiB are free; lower tokens, ranks, hidden or window_bytes"
         )
+
+
+def held_bytes() -> int | None:
+    """Of this process now; what it shares with others is counted by its share. None where Linux does not say."""
+    try:
+        with open("/proc/self/smaps_rollup") as file:
+            return next((int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:")), None)
+    except OSError:
+        return None
 
 
 def available_bytes() -> int | None:

@@ -16,6 +16,7 @@ from ..results import Received
 from . import floor
 from .check import check_combine, check_dispatch, expert_rows
 from .expect import Arrivals, World, weights_of
+from .memory import held_bytes
 from .options import Options
 from .payload import Payload
 from .spec_check import check_against_spec
@@ -75,6 +76,8 @@ class Rank:
         if self.options.verify:
             checked["elements against NumPy"] += self.verify("last")
         self.bootstrap.barrier("done")
+        held = held_bytes()
+        self.bootstrap.barrier("measured")
         self.buffer.destroy()
         return {
             "times": self.times,
@@ -86,6 +89,7 @@ class Rank:
             },
             "rows_sent": self.world.rows_sent(self.rank),
             "rows_received": self.rows_received(),
+            "held_bytes": held,
             "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }
 

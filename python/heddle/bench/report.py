@@ -31,6 +31,7 @@ def assemble(options: Options, ranks: list[dict[str, Any]], seconds: float) -> d
         "rows_sent": [rank["rows_sent"] for rank in ranks],
         "rows_received": [rank["rows_received"] for rank in ranks],
         "peak_bytes": [rank["peak_bytes"] for rank in ranks],
+        "held_bytes": [rank["held_bytes"] for rank in ranks],
         "seconds": seconds,
     }
 
@@ -83,6 +84,8 @@ def show(console: Console, report: dict[str, Any]) -> None:
     peak = sum(report["peak_bytes"])
     seconds = f"{report['seconds']:.1f} s"
     console.print(f"{seconds}, at most {peak / 2**30:.1f} GiB in all ranks (shared memory counts in each)")
+    if all(report["held_bytes"]):
+        console.print(f"at the end the ranks held {sum(report['held_bytes']) / 2**30:.1f} GiB together")
 
 
 def _cells(operation: dict[str, Any]) -> list[str]:
