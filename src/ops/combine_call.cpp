@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ops/row_counts.hpp"
 #include "protocol/combine.hpp"
 
 namespace heddle {
@@ -207,23 +208,11 @@ void CombineCall::receive() {
 }
 
 void CombineCall::finish() {
-  const Topology& topo = calls_.topology();
   OperationMetrics& metrics = calls_.counters().combine;
   ++metrics.calls;
   metrics.nanoseconds += calls_.backend().now() - started_;
   if (!is_awaited()) return;
-  const Report& report = calls_.backend().report();
-  for (int peer = 0; peer < topo.world; ++peer) {
-    if (!report.is_live(peer)) {
-      result_.masked.push_back(peer);
-      continue;
-    }
-    const auto sent = static_cast<uint64_t>(report.sent[peer]);
-    metrics.rows_sent += sent;
-    if (peer != topo.rank) metrics.bytes_sent += sent * static_cast<uint64_t>(Slot::of(args_.call.shape).stride);
-    metrics.rows_received += static_cast<uint64_t>(report.count[peer]);
-  }
-  metrics.rounds += static_cast<uint64_t>(report.rounds);
+  count_rows(args_.call, calls_.backend().report(), metrics, result_.masked);
 }
 
 }  // namespace heddle

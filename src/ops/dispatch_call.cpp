@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "device/quantise_args.hpp"
+#include "ops/row_counts.hpp"
 #include "protocol/call.hpp"
 
 namespace heddle {
@@ -368,29 +369,12 @@ void DispatchCall::finish() {
   route_->num_received = report.received;
   result_.num_rows = options_.layout == Layout::token_major ? std::min(report.received, route_->rows) : report.rows;
   result_.num_dropped = is_awaited() ? report.num_dropped : 0;
-  count_rows(report);
+  count_rows(args_.call, report, metrics, result_.masked);
   if (result_.num_dropped > 0 && !options_.drop_overflow) {
     fail(ErrorCode::overflow,
          "dispatch: {} rows past capacity = {} were dropped (at least {} were needed); raise capacity or set drop_overflow",
          result_.num_dropped, route_->rows, result_.num_rows + result_.num_dropped);
   }
-}
-
-void DispatchCall::count_rows(const Report& report) {
-  const Topology& topo = calls_.topology();
-  OperationMetrics& metrics = calls_.counters().dispatch;
-  for (int peer = 0; peer < topo.world; ++peer) {
-    if (!report.is_live(peer)) {
-      result_.masked.push_back(peer);
-      continue;
-    }
-    const auto sent = static_cast<uint64_t>(report.sent[peer]);
-    metrics.rows_sent += sent;
-    if (peer != topo.rank) metrics.bytes_sent += sent * static_cast<uint64_t>(Slot::of(args_.call.shape).stride);
-    metrics.rows_received += static_cast<uint64_t>(report.count[peer]);
-    if (report.direct[peer] != 0) metrics.rows_in_place += static_cast<uint64_t>(report.count[peer]);
-  }
-  metrics.rounds += static_cast<uint64_t>(report.rounds);
 }
 
 }  // namespace heddle

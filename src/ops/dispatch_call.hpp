@@ -44,7 +44,6 @@ class DispatchCall : public InFlight {
   Tensor make(DType, std::vector<int64_t> shape);
   bool has_lost_a_source() const;
   void finish();
-  void count_rows(const Report&);
 
   Calls& calls_;
   std::shared_ptr<const PlanData> plan_;
