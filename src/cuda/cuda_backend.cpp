@@ -88,6 +88,10 @@ CudaBackend::CudaBackend(const CudaParts& parts)
 
 CudaBackend::~CudaBackend() {
   // Nothing to be done about errors: the process may be ending, and the driver gone before us.
+  try {
+    drain();  // steps that nobody waited for write to what goes now
+  } catch (const Error&) {
+  }
   cudaEventDestroy(last_step_);
   cudaStreamDestroy(side_stream_);
   cudaStreamDestroy(own_stream_);

@@ -65,6 +65,11 @@ const CudaDriver& cuda_driver() {
   return driver;
 }
 
+std::mutex& mapping_calls() {
+  static std::mutex of_process;
+  return of_process;
+}
+
 void check_cuda(cudaError_t error, std::string_view doing) {
   if (error == cudaSuccess) return;
   cudaGetLastError();  // an error of this call must not be taken for one of the next

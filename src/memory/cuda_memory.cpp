@@ -18,7 +18,7 @@ CUmemAllocationProp memory_of(int device, CUmemAllocationHandleType shared_by) {
 
 CUmemGenericAllocationHandle import_as(void* shared, CUmemAllocationHandleType type) {
   CUmemGenericAllocationHandle handle = 0;
-  check_driver(cuda_driver().import_handle(&handle, shared, type), "importing a peer's GPU memory");
+  check_driver(in_turn(cuda_driver().import_handle, &handle, shared, type), "importing a peer's GPU memory");
   return handle;
 }
 
@@ -29,8 +29,8 @@ struct Range {
   bool is_mapped = false;
 
   ~Range() {
-    if (is_mapped) cuda_driver().unmap(first, length);
-    if (first != 0) cuda_driver().free_range(first, length);
+    if (is_mapped) in_turn(cuda_driver().unmap, first, length);
+    if (first != 0) in_turn(cuda_driver().free_range, first, length);
   }
 };
 
@@ -49,7 +49,8 @@ CudaPhysical CudaPhysical::create(std::size_t bytes, int device, CUmemAllocation
   const auto step = static_cast<int64_t>(unit(device, shared_by));
   const auto length = static_cast<std::size_t>(round_up(static_cast<int64_t>(bytes), step));
   CUmemGenericAllocationHandle handle = 0;
-  check_driver(cuda_driver().create(&handle, length, &kind, 0), fmt::format("making {} bytes of GPU memory", length));
+  check_driver(in_turn(cuda_driver().create, &handle, length, &kind, 0),
+               fmt::format("making {} bytes of GPU memory", length));
   return {handle, length};
 }
 
@@ -65,41 +66,42 @@ CudaPhysical CudaPhysical::import(const FabricHandle& fabric, std::size_t length
 
 CudaPhysical CudaPhysical::of(const Mapping& mapping, std::size_t length) {
   CUmemGenericAllocationHandle handle = 0;
-  check_driver(cuda_driver().retain_handle(&handle, mapping.get()), "taking another thread's GPU memory");
+  check_driver(in_turn(cuda_driver().retain_handle, &handle, mapping.get()), "taking another thread's GPU memory");
   return {handle, length};
 }
 
 CudaPhysical::~CudaPhysical() {
-  if (handle_ != 0) cuda_driver().release(handle_);
+  if (handle_ != 0) in_turn(cuda_driver().release, handle_);
 }
 
 Descriptor CudaPhysical::export_descriptor() const {
   int number = -1;
-  check_driver(cuda_driver().export_handle(&number, handle_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+  check_driver(in_turn(cuda_driver().export_handle, &number, handle_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
                "making a file descriptor of GPU memory");
   return Descriptor(number);
 }
 
 FabricHandle CudaPhysical::export_fabric() const {
   FabricHandle fabric{};
-  check_driver(cuda_driver().export_handle(fabric.data(), handle_, CU_MEM_HANDLE_TYPE_FABRIC, 0),
+  check_driver(in_turn(cuda_driver().export_handle, fabric.data(), handle_, CU_MEM_HANDLE_TYPE_FABRIC, 0),
                "making a fabric handle of GPU memory");
   return fabric;
 }
 
 void CudaPhysical::map_at(CUdeviceptr first) const {
-  check_driver(cuda_driver().map(first, length_, 0, handle_, 0), "mapping GPU memory");
+  check_driver(in_turn(cuda_driver().map, first, length_, 0, handle_, 0), "mapping GPU memory");
 }
 
 Mapping CudaPhysical::map(int device) const {
   const CudaDriver& driver = cuda_driver();
   auto range = std::make_shared<Range>(Range{.length = length_});
-  check_driver(driver.reserve(&range->first, length_, 0, 0, 0), fmt::format("reserving {} bytes of addresses", length_));
+  check_driver(in_turn(driver.reserve, &range->first, length_, 0, 0, 0),
+               fmt::format("reserving {} bytes of addresses", length_));
   map_at(range->first);
   range->is_mapped = true;
   const CUmemAccessDesc access{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
                                .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  check_driver(driver.set_access(range->first, length_, &access, 1),
+  check_driver(in_turn(driver.set_access, range->first, length_, &access, 1),
                fmt::format("giving GPU {} access to a window", device));
   return {range, reinterpret_cast<std::byte*>(range->first)};
 }

@@ -15,12 +15,13 @@ class CudaRange : public SegmentRange {
  public:
   CudaRange(int64_t bytes, int device, std::vector<CUmemAccessDesc> access)
       : bytes_(static_cast<std::size_t>(bytes)), device_(device), access_(std::move(access)) {
-    check_driver(cuda_driver().reserve(&first_, bytes_, 0, 0, 0), fmt::format("reserving {} bytes of addresses", bytes_));
+    check_driver(in_turn(cuda_driver().reserve, &first_, bytes_, 0, 0, 0),
+                 fmt::format("reserving {} bytes of addresses", bytes_));
   }
   // Nothing to be done about errors: the driver may be gone before us.
   ~CudaRange() override {
-    for (const Mapped& mapped : mapped_) cuda_driver().unmap(mapped.first, mapped.bytes);
-    cuda_driver().free_range(first_, bytes_);
+    for (const Mapped& mapped : mapped_) in_turn(cuda_driver().unmap, mapped.first, mapped.bytes);
+    in_turn(cuda_driver().free_range, first_, bytes_);
   }
   CudaRange(const CudaRange&) = delete;
 
@@ -31,7 +32,7 @@ class CudaRange : public SegmentRange {
     const Mapped part{first_ + static_cast<CUdeviceptr>(offset), static_cast<std::size_t>(bytes)};
     CudaPhysical::import(segment, part.bytes).map_at(part.first);
     mapped_.push_back(part);
-    check_driver(cuda_driver().set_access(part.first, part.bytes, access_.data(), access_.size()),
+    check_driver(in_turn(cuda_driver().set_access, part.first, part.bytes, access_.data(), access_.size()),
                  fmt::format("giving {} GPUs access to a segment", access_.size()));
   }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cuda/cuda_backend.hpp"
+#include "cuda/host_bytes.hpp"
 #include "memory/cuda_vmm.hpp"
 #include "support/machine.hpp"
 
@@ -24,8 +25,14 @@ class GpuMachine : public Machine {
   GpuMachine(Bootstrap&, const MachineOptions&, const GpuOptions&);
 
   CudaBackend& backend() override { return backend_; }
-  void read(void* to, const void* from, size_t bytes) override { backend_.read(to, from, bytes); }
-  void write(void* to, const void* from, size_t bytes) override { backend_.write(to, from, bytes); }
+  void read(void* to, const void* from, size_t bytes) override {
+    check_host_bytes(to, bytes);
+    backend_.read(to, from, bytes);
+  }
+  void write(void* to, const void* from, size_t bytes) override {
+    check_host_bytes(from, bytes);
+    backend_.write(to, from, bytes);
+  }
   std::byte* heap(int64_t bytes) override;
   bool has_heap() const override { return heap_.has_value(); }
   PeerView windows() const { return memory_.memory.view(); }
