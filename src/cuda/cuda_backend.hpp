@@ -9,6 +9,7 @@
 #include "cuda/device_pool.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/service.hpp"
+#include "cuda/stream_order.hpp"
 #include "protocol/backend.hpp"
 #include "protocol/port.hpp"
 
@@ -80,6 +81,9 @@ class CudaBackend : public Backend {
   void tune(int senders);
 
  private:
+  static constexpr size_t kReports = 64;
+  static constexpr size_t kIdChecks = 64;
+
   struct Shot {
     const void* kernel;
     void** arguments;
@@ -99,8 +103,6 @@ class CudaBackend : public Backend {
   void fire(const Shot&);
   void serve(const void* kernel, void** arguments);
   void rehearse(Workers);
-  void follow_last_step(CUstream_st*);
-  void note_step(CUstream_st*);
   Site make_site() const;
   Site next_site();
   bool await(const Site&, const Call&);
@@ -121,6 +123,7 @@ class CudaBackend : public Backend {
   int num_sms_ = 0;
   int most_shared_bytes_ = 0;
   DevicePool pool_;
+  std::unique_ptr<StreamOrder> order_;  // of the steps
   std::shared_ptr<void> barrier_;
   std::shared_ptr<void> pump_;
   std::shared_ptr<Report> reports_;
@@ -140,8 +143,6 @@ class CudaBackend : public Backend {
   Ledger* interrupted_ = nullptr;                // its device word is set
   CUstream_st* own_stream_ = nullptr;
   CUstream_st* side_stream_ = nullptr;  // not in the order of the steps
-  unsigned long long last_stream_ = 0;  // number of the stream of last_step_; 0: none
-  CUevent_st* last_step_ = nullptr;
 };
 
 }  // namespace heddle

@@ -1,0 +1,124 @@
+// How CudaBackend launches kernels: which, by how many, and what they are told.
+#include <algorithm>
+#include <utility>
+
+#include "cuda/cuda_backend.hpp"
+#include "cuda/plan_blocks.hpp"
+#include "cuda/take_ids.hpp"
+#include "memory/cuda_driver.hpp"
+
+namespace heddle {
+namespace {
+
+constexpr int kPlanThreads = 256;
+
+const Kernels& kernels_of(Workers workers) {
+  switch (workers) {
+    case Workers::warp: return warp_kernels();
+    case Workers::block: return block_kernels();
+    case Workers::grid: break;
+  }
+  return grid_kernels();
+}
+
+}  // namespace
+
+void CudaBackend::use(const Launch& launch) {
+  launch_ = launch;
+  if (launch_.stream == nullptr) launch_.stream = own_stream_;
+  if (is_rehearsed_[static_cast<size_t>(launch.workers)]) return;
+  const CudaDevice device(parts_.device);
+  rehearse(launch.workers);
+}
+
+/// Else the first launch would load code and enlarge the device's local memory, and both wait for kernels that run.
+void CudaBackend::rehearse(Workers workers) {
+  is_rehearsed_[static_cast<size_t>(workers)] = true;
+  const Workers wanted = std::exchange(launch_.workers, workers);
+  Site site{.is_rehearsal = true};
+  Topology topo;
+  PlanView plan;
+  DispatchArgs dispatch;
+  CombineArgs combine;
+  DirectPort port = port_;
+  for (int i = 0; i < kSteps; ++i) {
+    const auto step = static_cast<Step>(i);
+    void* of_plan[] = {&topo, &plan, &site};
+    void* of_call[] = {&port, step < Step::combine_send ? static_cast<void*>(&dispatch) : &combine, &site};
+    fire(shot_of(step, step == Step::plan ? of_plan : of_call));
+  }
+  check_cuda(cudaFuncSetAttribute(plan_blocks_kernel(), cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared_bytes_),
+             "allowing a kernel more shared memory");
+  void* of_plan[] = {&topo, &plan, &site};
+  fire(plan_shot(topo, plan, of_plan));
+  void* whole_dispatch[] = {&port, &dispatch, &site};
+  void* whole_combine[] = {&port, &combine, &site};
+  for (const void* kernel : {whole_kernels().dispatch, whole_kernels().combine}) {
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, whole_kernels().shared_bytes),
+               "allowing a kernel more shared memory");
+  }
+  fire(whole_shot(whole_kernels().dispatch, whole_dispatch));
+  fire(whole_shot(whole_kernels().combine, whole_combine));
+  const ServiceKernels& services = service_kernels();
+  for (const void* kernel : {services.publish_fault, services.close_pair, services.announce_destroyed,
+                             services.claim_fault, services.reset, take_ids_kernel(), take_map_kernel()}) {
+    cudaFuncAttributes ignored{};
+    check_cuda(cudaFuncGetAttributes(&ignored, kernel), "loading a kernel");
+  }
+  launch_.workers = wanted;
+}
+
+int64_t CudaBackend::plan_lanes() const { return launch_.workers == Workers::warp ? 32 : kPlanThreads; }
+
+int CudaBackend::usable_sms() const {
+  return launch_.num_sms > 0 ? std::min(launch_.num_sms, num_sms_) : num_sms_;
+}
+
+CudaBackend::Shot CudaBackend::shot_of(Step step, void** arguments) const {
+  const Kernels& kernels = kernels_of(launch_.workers);
+  const bool by_grid = launch_.workers == Workers::grid && step != Step::plan;
+  return {.kernel = kernels.of(step), .arguments = arguments, .blocks = by_grid ? usable_sms() : 1,
+          .threads = step == Step::plan ? static_cast<int>(plan_lanes()) : kernels.max_threads,
+          .stream = launch_.stream};
+}
+
+CudaBackend::Shot CudaBackend::whole_shot(const void* kernel, void** arguments) const {
+  return {.kernel = kernel, .arguments = arguments, .blocks = usable_sms(), .threads = whole_kernels().threads,
+          .shared_bytes = whole_kernels().shared_bytes, .stream = launch_.stream};
+}
+
+/// The plain plan, by one block, sums its lanes' counts one after the other: it is for tests, and for more experts than
+/// shared memory holds.
+CudaBackend::Shot CudaBackend::plan_shot(const Topology& topo, const PlanView& view, void** arguments) const {
+  const int64_t shared = plan_shared_bytes(topo);
+  if (launch_.workers != Workers::grid || shared > most_shared_bytes_) return shot_of(Step::plan, arguments);
+  const int64_t tiles = std::max<int64_t>(1, ceil_div(view.tokens, kTileTokens));
+  return {.kernel = plan_blocks_kernel(), .arguments = arguments,
+          .blocks = static_cast<int>(std::min<int64_t>({tiles, usable_sms(), plan_lanes()})),
+          .threads = grid_kernels().max_threads, .shared_bytes = static_cast<int>(shared), .stream = launch_.stream};
+}
+
+void CudaBackend::fire(const Shot& shot) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(shot.blocks));
+  config.blockDim = dim3(static_cast<unsigned>(shot.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shot.shared_bytes);
+  config.stream = shot.stream;
+  check_cuda(cudaLaunchKernelExC(&config, shot.kernel, shot.arguments), "launching a kernel");
+}
+
+Site CudaBackend::make_site() const {
+  return {.barrier = static_cast<GridBarrier*>(barrier_.get()), .timeout_ns = 2 * parts_.timeout_ns + 1'000'000'000,
+          .pump = static_cast<PumpState*>(pump_.get()), .ended = ended_.get(), .faulted = faulted_.get(),
+          .refused = refused_.get()};
+}
+
+Site CudaBackend::next_site() {
+  Site site = make_site();
+  if (is_capturing()) return site;
+  site.ticket = ++ticket_;
+  if (launch_.wait) site.report = reports_.get() + ticket_ % kReports;
+  return site;
+}
+
+}  // namespace heddle
