@@ -4,61 +4,17 @@
 #include <heddle/buffer.hpp>
 
 #include <array>
-#include <deque>
-#include <exception>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 
+#include "ops/buffer_parts.hpp"
+#include "ops/in_flight.hpp"
 #include "ops/plan_data.hpp"
+#include "ops/quarantine.hpp"
 #include "ops/refuse.hpp"
-#include "protocol/backend.hpp"
 
 namespace heddle {
-
-/// Memory of the symmetric heap for a dispatch's rows (I14).
-struct HeapBlock {
-  std::shared_ptr<void> memory;
-  int64_t offset = 0;
-};
-
-/// What a buffer is made of. Tests put their own ports, clocks and heaps in here.
-struct BufferParts {
-  Topology topo;
-  Config config;
-  std::unique_ptr<Backend> backend;
-  std::shared_ptr<void> memory;  // the windows; kept as long as the backend
-  int64_t window_bytes = 0;
-  std::string windows;           // how peers reach them
-  bool in_place = false;
-  std::function<std::optional<HeapBlock>(int64_t bytes)> heap;  // with in_place: nothing = staged
-  std::function<std::optional<int64_t>(const void*, int64_t bytes)> heap_offset;  // of memory that an allocator took there
-  std::shared_ptr<class HeapPool> heap_pool;
-};
-
-/// A call that was sent. Its receive runs once, by its hook or by a later send that needs its lane; what that throws is the
-/// hook's to raise, not the later send's.
-class InFlight {
- public:
-  explicit InFlight(bool captured) : captured_(captured) {}
-  virtual ~InFlight() = default;
-
-  void run_receive() noexcept;
-  /// Runs the receive if it has not run, and throws what it threw.
-  void complete();
-  void drop(std::string why);  // it will not be received; complete() throws Error{faulted} with the reason
-  bool is_open() const { return !done_; }
-  /// It was sent in the capture of a graph, so its receive belongs there too.
-  bool is_captured() const { return captured_; }
-
- private:
-  virtual void receive() = 0;  // throws the call's fault or refusal
-
-  const bool captured_;
-  bool done_ = false;
-  std::exception_ptr error_;
-};
 
 class Calls : public std::enable_shared_from_this<Calls> {
  public:
@@ -104,9 +60,9 @@ class Calls : public std::enable_shared_from_this<Calls> {
   const Route& checked_route(const char* operation, const Handle&) const;
   /// Throws if another rank refused the call.
   void raise_refusal(Kind, const Report&);
-  void keep_until_reset(std::shared_ptr<void> block) { quarantine_.push_back(std::move(block)); }
+  void keep_until_reset(std::shared_ptr<void> block) { quarantine_.keep(std::move(block)); }
   /// Until the steps so far have ended, and until a reset if in a fault.
-  void keep_until_ended(std::shared_ptr<void> block) { unsettled_.push_back({backend().steps_begun(), std::move(block)}); }
+  void keep_until_ended(std::shared_ptr<void> block) { quarantine_.keep_until(backend().steps_begun(), std::move(block)); }
 
   bool is_destroyed() const { return destroyed_; }
   Metrics metrics() const;
@@ -121,7 +77,6 @@ class Calls : public std::enable_shared_from_this<Calls> {
   void begin(Kind, const Placement&);
   void receive_before(Kind);
   void settle();
-  void quarantine_unsettled();
   void check_capture(Kind);
   void drop_in_flight(const char* why);
   /// Makes the call that the others make, with nothing in it but the reason (I7).
@@ -145,12 +100,7 @@ class Calls : public std::enable_shared_from_this<Calls> {
   mutable std::mutex mutex_;
   std::array<uint64_t, kKinds> sent_ = {};  // calls since the last reset; their lanes alternate
   std::array<std::array<std::shared_ptr<InFlight>, kLanes>, kKinds> in_flight_;  // the last split call of each lane
-  std::vector<std::shared_ptr<void>> quarantine_;
-  struct Unsettled {
-    uint64_t step;
-    std::shared_ptr<void> block;
-  };
-  std::deque<Unsettled> unsettled_;
+  Quarantine quarantine_;
   std::string first_fault_;
   bool destroyed_ = false;
   bool has_captured_ = false;  // replays take lanes that this host does not count

@@ -1,0 +1,160 @@
+// The memory that a dispatch fills: how much, and where.
+#include <algorithm>
+
+#include "base/math.hpp"
+#include "ops/dispatch_call.hpp"
+#include "protocol/call.hpp"
+
+namespace heddle {
+
+int64_t DispatchCall::worst_received() const {
+  return int64_t{calls_.topology().world} * max_tokens_;
+}
+
+int64_t DispatchCall::worst_rows() const {
+  const Topology& topo = calls_.topology();
+  const int64_t local = topo.num_local(topo.rank);
+  const int64_t alignment = options_.alignment;
+  switch (options_.layout) {
+    case Layout::token_major: return worst_received();
+    case Layout::slab: return local * worst_received();
+    case Layout::expert_major: break;
+  }
+  const int64_t hits = std::min<int64_t>(plan_->view.topk, local);
+  return round_up(worst_received() * hits + (alignment - 1) * local, alignment);
+}
+
+/// Tables whose size is known before any header.
+void DispatchCall::take_tables() {
+  route_ = std::make_shared<Route>(calls_.backend());
+  Arena& arena = route_->arena;
+  const Topology& topo = calls_.topology();
+  const int64_t local = topo.num_local(topo.rank);
+  route_->plan = plan_;
+  route_->layout = options_.layout;
+  route_->max_tokens = max_tokens_;
+  route_->alignment = options_.alignment;
+  route_->fixed_size = fixed_;
+  route_->has_weights = input_.weights.is_set();
+  route_->buffer = calls_.id();
+  route_->incarnation = calls_.incarnation();
+  result_.handle.route = route_;
+  RouteView& view = route_->view;
+  view.recv_offset = arena.take<int32_t>(topo.world + 1);
+  view.source_tokens = arena.take<int32_t>(topo.world);
+  view.status = arena.take<uint8_t>(topo.world);
+  view.send_row = arena.take<int32_t>(std::max(topo.world, topo.experts));
+  result_.num_per_expert = make(DType::i32, {local});
+  args_.out.counts = result_.num_per_expert.data<int32_t>();
+  result_.dropped = make(DType::i64, {1});
+  args_.out.num_dropped = result_.dropped.data<int64_t>();
+  if (options_.layout != Layout::token_major) {
+    view.expert_row = arena.take<int32_t>(local * topo.world);
+    result_.expert_offsets = make(DType::i64, {local + 1});
+    args_.out.expert_offsets = result_.expert_offsets.data<int64_t>();
+  }
+  if (options_.layout == Layout::slab) {
+    result_.layout_range = make(DType::i64, {local, topo.world});
+    args_.out.layout_range = result_.layout_range.data<int64_t>();
+  }
+  args_.route = view;
+}
+
+Tensor DispatchCall::make(DType dtype, std::vector<int64_t> shape) {
+  return calls_.allocate()(dtype, std::move(shape));
+}
+
+Tensor DispatchCall::make_x(int64_t rows) {
+  const Shape& shape = args_.call.shape;
+  const int64_t hidden = input_.x.dim(1);
+  const bool is_slab = options_.layout == Layout::slab;
+  const int64_t group = is_slab ? worst_received() : 0;
+  const auto dims = is_slab ? std::vector<int64_t>{group > 0 ? rows / group : 0, group, hidden}
+                            : std::vector<int64_t>{rows, hidden};
+  if (!calls_.has_own_allocator()) {
+    if (Tensor x = make_x_in_heap(rows, dims); x.is_set()) return x;
+  }
+  Tensor x = make(shape.wire, dims);
+  offer_if_in_heap(x, rows);
+  return x;
+}
+
+Tensor DispatchCall::make_x_in_heap(int64_t rows, const std::vector<int64_t>& dims) {
+  const Shape& shape = args_.call.shape;
+  if (!offers_rows(args_.call.ctx, shape) || !calls_.parts().heap) return {};
+  auto block = calls_.parts().heap(rows * shape.payload_bytes);
+  if (!block) return {};
+  calls_.backend().keep(block->memory);
+  args_.offer = {.is_set = true, .offset = block->offset};
+  const TensorView view{.data = block->memory.get(), .dtype = shape.wire, .shape = dims, .strides = {},
+                        .device = calls_.backend().device()};
+  return {view, std::move(block->memory)};
+}
+
+/// The caller's allocator may take memory of the heap, too.
+void DispatchCall::offer_if_in_heap(const Tensor& x, int64_t rows) {
+  const Shape& shape = args_.call.shape;
+  if (!offers_rows(args_.call.ctx, shape) || !calls_.parts().heap_offset) return;
+  const auto offset = calls_.parts().heap_offset(x.view.data, rows * shape.payload_bytes);
+  if (offset) args_.offer = {.is_set = true, .offset = *offset};
+}
+
+/// Row-major, or column-major in each expert of a slab, as grouped GEMMs read them.
+void DispatchCall::take_scales(int64_t rows) {
+  const Shape& shape = args_.call.shape;
+  const int64_t words = shape.scale_words;
+  if (words == 0) return;
+  const DType dtype = shape.quantise == Quantise::none ? input_.scales.dtype
+                      : shape.quantise == Quantise::fp8_ue8m0 ? DType::i32
+                                                              : DType::f32;
+  ScaleView& view = args_.out.scales;
+  if (options_.layout == Layout::slab) {
+    const int64_t group = worst_received();
+    const int64_t experts = group > 0 ? rows / group : 0;
+    result_.scales = make(dtype, {experts, words, group});
+    result_.scales.view.shape = {experts, group, words};
+    result_.scales.view.strides = {words * group, 1, group};
+    view = {.group = group, .group_stride = words * group, .row_stride = 1, .col_stride = group};
+  } else {
+    result_.scales = make(dtype, {rows, words});
+    view = {.row_stride = words, .col_stride = 1};
+  }
+  view.words = result_.scales.data<uint32_t>();
+}
+
+void DispatchCall::take_outputs(int64_t received, int64_t rows) {
+  const int64_t topk = plan_->view.topk;
+  const bool token_major = options_.layout == Layout::token_major;
+  Arena& arena = route_->arena;
+  RouteView& view = route_->view;
+  view.capacity = received;
+  view.recv_token = arena.take<int32_t>(received);
+  view.recv_ids = arena.take<int32_t>(received * topk);
+  view.recv_weights = arena.take<float>(received * topk);
+  if (!token_major) view.row_of = arena.take<int32_t>(received * topk);
+  route_->rows = rows;
+  args_.route = view;
+
+  OutputView& out = args_.out;
+  result_.x = make_x(rows);
+  out.x = result_.x.data<std::byte>();
+  out.rows = rows;
+  out.zero_padding = options_.zero_padding;
+  take_scales(rows);
+  if (token_major && topk > 0) {
+    result_.ids = make(DType::i32, {rows, topk});
+    result_.weights = make(DType::f32, {rows, topk});
+    out.ids = result_.ids.data<int32_t>();
+    out.weights = result_.weights.data<float>();
+  }
+  if (!token_major) {
+    result_.weights = make(DType::f32, {rows});
+    out.row_weights = result_.weights.data<float>();
+  }
+  result_.row_source = make(DType::i32, {rows});
+  result_.row_token = make(DType::i32, {rows});
+  out.row_source = result_.row_source.data<int32_t>();
+  out.row_token = result_.row_token.data<int32_t>();
+}
+
+}  // namespace heddle
