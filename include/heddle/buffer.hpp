@@ -72,12 +72,14 @@ struct DispatchInput {
   TensorView x;        // [T, H], rows a multiple of 16 bytes; any row stride
   TensorView scales;   // optional [T, P] of a 4-byte type, any strides; travels with x untouched
   TensorView weights;  // optional [T, K] float32
+  TensorView global_scale{};  // quantise nvfp4: one float32 G, where x is; rows stand for q * scale / G. Not set: 1
 };
 
 struct DispatchOptions {
   Layout layout{};         // token_major, expert_major or slab
   int alignment = 1;       // expert-major: groups begin at multiples of it; token-major: of the aligned counts
-  Quantise quantise{};     // inside the dispatch: none, or fp8 forms of bf16 rows
+  Quantise quantise{};     // inside the dispatch: none, or narrower forms of bf16 rows
+  ScaleLayout scale_layout{};  // of Received::scales
   bool fixed_size = false; // outputs have their worst-case size, and the host waits for nothing. A slab always is.
   int64_t capacity = -1;   // rows of the fixed-size outputs; -1 = worst case. Rows past it are dropped and counted.
   int max_tokens = 0;      // of any rank; 0 = the buffer's
@@ -88,8 +90,10 @@ struct DispatchOptions {
 
 /// Outputs that a layout does not have are not set.
 struct Received {
-  Tensor x;                // [rows, H]; slab [L, R x M, H]
-  Tensor scales;           // [rows, P]; slab [L, R x M, P] with strides (P R M, 1, R M)
+  Tensor x;                // [rows, H]; slab [L, R x M, H]; quantise nvfp4: bytes, H / 2 of them
+  // [rows, P]; slab [L, R x M, P] with strides (P R M, 1, R M). In tiles [rows / 128, P, 32, 4], word w of row r at
+  // [r / 128, w, r % 32, r % 128 / 32]; slab [L, R x M / 128, P, 32, 4]. rows / 128 is rounded up.
+  Tensor scales;
   Tensor ids;              // token-major [rows, K] int32 local ids, -1 = not local or padding
   Tensor weights;          // token-major [rows, K] float32, 0 where ids is -1; others [rows], those of duplicates added
   Tensor num_per_expert;   // [L] int32: token-major pairs, others rows

@@ -11,6 +11,12 @@ enum class Layout : uint8_t {
   slab = 2           // the same in [local experts, ranks x max tokens]
 };
 
+/// How the scales of received rows lie, in 32-bit words.
+enum class ScaleLayout : uint8_t {
+  usual = 0,  // row-major; in a slab column-major for each expert
+  tiles = 1   // 128 rows x 4 scales a tile, as grouped GEMMs of NVFP4 and MXFP8 read them; scales of one byte only
+};
+
 /// Values travel in headers: never renumber.
 enum class Quantise : uint8_t {
   none = 0,      // the row's bytes as they are

@@ -17,9 +17,10 @@ class Form(NamedTuple):
 
     rows: torch.Tensor
     scales: torch.Tensor | None
-    quantise: str
+    options: dict[str, Any]
+    """Of the dispatch."""
     outputs: Callable[[heddle.Received], Any]
-    finish: Callable[[heddle.Received, Any], None]
+    finish: Callable[[heddle.Received, Any], None] | None = None
 
 
 def form_of(
@@ -31,34 +32,33 @@ def form_of(
         if use_fp8:
             raise UsageError("use_fp8 is True with use_nvfp4, legal: False")
         return _nvfp4_form(x, scale)
-    if per_token:
-        return _per_token_form(x, use_ue8m0, round_scale)
-    if not use_fp8:
-        return Form(x, None, "none", lambda got: got.x, _nothing)
+    if per_token and (round_scale or use_ue8m0):
+        return _per_token_power_of_two(x, use_ue8m0)
+    if not use_fp8 and not per_token:
+        return Form(x, None, {}, _rows)
     if x.dtype != torch.bfloat16:
-        raise UsageError(f"x is {x.dtype}, legal with use_fp8: bfloat16")
-    how = "fp8_ue8m0" if use_ue8m0 else "fp8_pow2" if round_scale else "fp8"
-    return Form(x, None, how, lambda got: (got.x, got.scales), _nothing)
+        raise UsageError(f"x is {x.dtype}, legal with {'pertoken_quant' if per_token else 'use_fp8'}: bfloat16")
+    how = "fp8_row" if per_token else "fp8_ue8m0" if use_ue8m0 else "fp8_pow2" if round_scale else "fp8"
+    return Form(x, None, {"quantise": how}, _rows_and_scales)
 
 
-def _nothing(received: heddle.Received, outputs: Any) -> None:
-    pass
+def _rows(received: heddle.Received) -> Any:
+    return received.x
+
+
+def _rows_and_scales(received: heddle.Received) -> Any:
+    return received.x, received.scales
 
 
 def _nvfp4_form(x: torch.Tensor, global_scale: Any) -> Form:
     nvfp4.check(x, global_scale)
-    packed, scales = nvfp4.quantise(x, global_scale)
-    hidden = x.shape[1]
-
-    def outputs(received: heddle.Received) -> tuple[torch.Tensor, torch.Tensor]:
-        experts, rows, _ = received.x.shape
-        _, sf = nvfp4.empty_outputs(experts, rows, hidden, x.device)
-        return received.x.permute(1, 2, 0), sf
-
-    def finish(received: Any, made: Any) -> None:
-        nvfp4.place_scales(made[1], received.scales.clone(memory_format=torch.contiguous_format).view(torch.uint8))
-
-    return Form(packed.contiguous(), scales.contiguous().view(torch.int32), "none", outputs, finish)
+    one = global_scale.flatten()[:1].to(torch.float32)
+    return Form(
+        x,
+        None,
+        {"quantise": "nvfp4", "scale_layout": "tiles", "global_scale": one},
+        lambda got: nvfp4.as_gemms_read_it(got.x, got.scales),
+    )
 
 
 def ready_fp4(x: torch.Tensor, scales: torch.Tensor) -> Form:
@@ -72,17 +72,16 @@ def ready_fp4(x: torch.Tensor, scales: torch.Tensor) -> Form:
         dense = received.scales.clone(memory_format=torch.contiguous_format)
         made[1].view(torch.uint8).copy_(dense.view(torch.uint8))
 
-    return Form(x.contiguous(), scales.contiguous().view(torch.int32), "none", outputs, finish)
+    return Form(x.contiguous(), scales.contiguous().view(torch.int32), {}, outputs, finish)
 
 
-def _per_token_form(x: torch.Tensor, use_ue8m0: bool, round_scale: bool) -> Form:
+def _per_token_power_of_two(x: torch.Tensor, use_ue8m0: bool) -> Form:
+    """One power of two a row; as its exponent, in an int32, if `use_ue8m0`."""
     if x.dtype != torch.bfloat16:
         raise UsageError(f"x is {x.dtype}, legal with pertoken_quant: bfloat16")
     wide = x.to(torch.float32)
     largest = wide.abs().amax(dim=1, keepdim=True).clamp(min=1e-4)
-    scale = largest / 448.0
-    if round_scale:
-        scale = torch.exp2(torch.ceil(torch.log2(scale)))
+    scale = torch.exp2(torch.ceil(torch.log2(largest / 448.0)))
     rows = (wide / scale).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
     scales = scale.view(torch.int32) >> 23 if use_ue8m0 else scale
-    return Form(rows, scales, "none", lambda got: (got.x, got.scales), _nothing)
+    return Form(rows, scales, {}, _rows_and_scales)

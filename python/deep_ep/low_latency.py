@@ -74,7 +74,7 @@ class LowLatency(ReadyFp4):
                                             others
         use_fp8      rows become float8_e4m3fn with a scale for each 128 channels; round_scale: powers of two;
                      use_ue8m0: as exponent bytes, four to an int32
-        use_nvfp4    with use_fp8=False: rows become 4-bit with x_global_scale (branch hybrid-ep)
+        use_nvfp4    with use_fp8=False: rows become 4-bit with x_global_scale (branch hybrid-ep), in the kernel
         pertoken_quant  one float32 scale a token (rtp-llm)
         topk_weights [N, K] float32: travel as well, and the result has two more tensors (branch hybrid-ep)
         return_recv_hook  sends only; hook() receives. At most two such calls may be open; a third receives the first
@@ -134,7 +134,7 @@ class LowLatency(ReadyFp4):
             plan = buffer.plan(topk_idx)
             if plan.tokens != x.shape[0]:
                 raise UsageError(f"topk_idx has {plan.tokens} rows, legal: {x.shape[0]}, as x")
-        options: dict[str, Any] = {"layout": "slab", "quantise": form.quantise, "max_tokens": tokens}
+        options: dict[str, Any] = {"layout": "slab", "max_tokens": tokens, **form.options}
         call = lambda send: send(  # noqa: E731
             plan, form.rows, scales=form.scales, weights=topk_weights, stream=raw(x), **options
         )
@@ -142,7 +142,8 @@ class LowLatency(ReadyFp4):
         outputs = form.outputs(result)
 
         def finish(seconds: float) -> None:
-            form.finish(result, outputs)
+            if form.finish is not None:
+                form.finish(result, outputs)
             stats(result, seconds)
 
         handle = self._handle(buffer, result, tokens, hidden, experts, plan)

@@ -12,9 +12,15 @@ from .frameworks import Array, dense, dtype_name, readable
 from .route import Handle, Plan
 
 
-def dispatch_input(x: Array, *, scales: Array | None, weights: Array | None, dtype: Any) -> _core.DispatchInput:
+def dispatch_input(
+    x: Array, *, scales: Array | None, weights: Array | None, global_scale: Array | None, dtype: Any
+) -> _core.DispatchInput:
     return _core.DispatchInput(
-        x=dense(x, inner=True), dtype=dtype_name(dtype), scales=readable(scales), weights=dense(weights)
+        x=dense(x, inner=True),
+        dtype=dtype_name(dtype),
+        scales=readable(scales),
+        weights=dense(weights),
+        global_scale=None if global_scale is None else readable(global_scale.reshape(-1)),
     )
 
 
@@ -23,6 +29,7 @@ def dispatch_options(
     layout: str = "token_major",
     alignment: int = 1,
     quantise: str = "none",
+    scale_layout: str = "usual",
     fixed_size: bool = False,
     capacity: int | None = None,
     max_tokens: int | None = None,
@@ -35,6 +42,7 @@ def dispatch_options(
         layout=layout,
         alignment=_int32("alignment", alignment),
         quantise=quantise,
+        scale_layout=scale_layout,
         fixed_size=fixed_size,
         capacity=-1 if capacity is None else _at_least_0("capacity", capacity),
         max_tokens=0 if max_tokens is None else _int32("max_tokens", max_tokens),

@@ -197,10 +197,12 @@ class Buffer:
         *,
         scales: Array | None = None,
         weights: Array | None = None,
+        global_scale: Array | None = None,
         dtype: Any = None,
         layout: str = "token_major",
         alignment: int = 1,
         quantise: str = "none",
+        scale_layout: str = "usual",
         fixed_size: bool = False,
         capacity: int | None = None,
         max_tokens: int | None = None,
@@ -222,8 +224,13 @@ class Buffer:
                        "expert_major": one row a (token, expert), grouped by expert
                        "slab": the same in [L, R x max_tokens, H]
         alignment      expert-major: each expert's group begins at a multiple of it, in rows
-        quantise       "none", or bfloat16 rows to float8 with a scale for each 128 elements on the way: "fp8",
-                       "fp8_pow2" (scales are powers of two), "fp8_ue8m0" (the same as exponent bytes, four to an int32)
+        quantise       "none", or what bfloat16 rows become on the way, with their scales in Received.scales. float8:
+                       "fp8" (a float32 scale for each 128 elements), "fp8_pow2" (powers of two), "fp8_ue8m0" (the same
+                       as exponent bytes), "fp8_row" (one float32 scale a row), "mxfp8" (an exponent byte for each 32).
+                       "nvfp4": 4-bit elements, two to a byte, and a float8 scale for each 16. Bytes lie four to an
+                       int32
+        global_scale   float32 G of one element, with "nvfp4": a row stands for q * scale / G; None = 1
+        scale_layout   "usual", or "tiles" of 128 rows x 4 scales, for scales of a byte; see Received.scales
         fixed_size     outputs have their worst-case size, and the host waits for no count; a slab always is so. On a
                        GPU's stream it waits for nothing: masked is then empty, num_rows all rows, num_dropped 0
         capacity       rows of fixed-size outputs; None = worst case. Rows past it are dropped
@@ -236,16 +243,18 @@ class Buffer:
 
         Raises UsageError for a wrong argument: the other ranks then raise RefusedError, and the next call works.
         """
-        with self._on(self._core.refuse_dispatch, stream, x, scales, weights) as handle:
+        with self._on(self._core.refuse_dispatch, stream, x, scales, weights, global_scale) as handle:
             return self._dispatch(
                 route,
                 x,
                 scales,
                 weights,
+                global_scale,
                 dtype,
                 layout=layout,
                 alignment=alignment,
                 quantise=quantise,
+                scale_layout=scale_layout,
                 fixed_size=fixed_size,
                 capacity=capacity,
                 max_tokens=max_tokens,
@@ -261,11 +270,12 @@ class Buffer:
         x: Array,
         scales: Array | None,
         weights: Array | None,
+        global_scale: Array | None,
         dtype: Any,
         **options: Any,
     ) -> Received:
         with self._refusing(self._core.refuse_dispatch):
-            inputs = dispatch_input(x, scales=scales, weights=weights, dtype=dtype)
+            inputs = dispatch_input(x, scales=scales, weights=weights, global_scale=global_scale, dtype=dtype)
             chosen = dispatch_options(**options)
             call: Any = self._core.dispatch_again if is_handle(route) else self._core.dispatch
         return Received(call(route._core, inputs, chosen), is_torch(x))
@@ -277,15 +287,16 @@ class Buffer:
         *,
         scales: Array | None = None,
         weights: Array | None = None,
+        global_scale: Array | None = None,
         dtype: Any = None,
         stream: Any = None,
         **options: Any,
     ) -> Split[Received]:
         """The first half of a dispatch(): sends and returns. Outputs are fixed-size. At most two may wait for their
         receive(); a third send runs that of the first. Arguments and errors are dispatch()'s."""
-        with self._on(self._core.refuse_dispatch, stream, x, scales, weights) as handle:
+        with self._on(self._core.refuse_dispatch, stream, x, scales, weights, global_scale) as handle:
             with self._refusing(self._core.refuse_dispatch):
-                inputs = dispatch_input(x, scales=scales, weights=weights, dtype=dtype)
+                inputs = dispatch_input(x, scales=scales, weights=weights, global_scale=global_scale, dtype=dtype)
                 chosen = dispatch_options(**{**options, "fixed_size": True, "stream": handle})
                 check_plan(route)
             core = self._core.dispatch_send(route._core, inputs, chosen)

@@ -29,7 +29,7 @@ class Received:
 
     @cached_property
     def x(self) -> Array:
-        """[rows, H]; slab [L, R x M, H]."""
+        """[rows, H]; slab [L, R x M, H]. Of "nvfp4" uint8 with H / 2 columns, the even element in the low half."""
         return self._tensor("x")
 
     @property
@@ -39,7 +39,11 @@ class Received:
 
     @cached_property
     def scales(self) -> Array | None:
-        """[rows, P] of a 4-byte type; slab [L, R x M, P] with strides (P R M, 1, R M). None if there are none."""
+        """[rows, P] of a 4-byte type; slab [L, R x M, P] with strides (P R M, 1, R M). None if there are none.
+
+        In tiles: [rows / 128, P, 32, 4], word w of row r is [r / 128, w, r % 32, r % 128 / 32]; slab the same for each
+        expert, [L, R x M / 128, P, 32, 4]. rows / 128 is rounded up; what is past the last row is not written.
+        """
         return self._tensor("scales")
 
     @cached_property

@@ -10,8 +10,10 @@ namespace {
 
 using Name = std::optional<std::string>;
 
-void make_dispatch(DispatchArrays* arrays, nb::handle x, const Name& dtype, nb::handle scales, nb::handle weights) {
-  new (arrays) DispatchArrays{array_of(x, "x", dtype), array_of(scales, "scales"), array_of(weights, "weights")};
+void make_dispatch(DispatchArrays* arrays, nb::handle x, const Name& dtype, nb::handle scales, nb::handle weights,
+                   nb::handle global_scale) {
+  new (arrays) DispatchArrays{array_of(x, "x", dtype), array_of(scales, "scales"), array_of(weights, "weights"),
+                              array_of(global_scale, "global_scale")};
 }
 
 /// The biases and the output have the result's type, which without out_dtype is x's.
@@ -28,7 +30,7 @@ void make_combine(CombineArrays* arrays, nb::handle x, const Name& dtype, const 
 void bind_inputs(nb::module_& m) {
   nb::class_<DispatchArrays>(m, "DispatchInput")
       .def("__init__", &make_dispatch, nb::kw_only(), nb::arg("x").none(), nb::arg("dtype").none(),
-           nb::arg("scales").none(), nb::arg("weights").none());
+           nb::arg("scales").none(), nb::arg("weights").none(), nb::arg("global_scale").none());
   nb::class_<CombineArrays>(m, "CombineInput")
       .def("__init__", &make_combine, nb::kw_only(), nb::arg("x").none(), nb::arg("dtype").none(),
            nb::arg("out_dtype").none(), nb::arg("bias0").none(), nb::arg("bias1").none(), nb::arg("row_weights").none(),

@@ -8,9 +8,11 @@
 namespace heddle::python {
 
 struct DispatchArrays {
-  Array x, scales, weights;
+  Array x, scales, weights, global_scale;
 
-  DispatchInput input() const { return {.x = x.view, .scales = scales.view, .weights = weights.view}; }
+  DispatchInput input() const {
+    return {.x = x.view, .scales = scales.view, .weights = weights.view, .global_scale = global_scale.view};
+  }
 };
 
 struct CombineArrays {

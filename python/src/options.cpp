@@ -22,11 +22,19 @@ constexpr Words<Layout, 3> kLayouts{{
     {"slab", Layout::slab},
 }};
 
-constexpr Words<Quantise, 4> kQuantise{{
+constexpr Words<Quantise, 7> kQuantise{{
     {"none", Quantise::none},
     {"fp8", Quantise::fp8},
     {"fp8_pow2", Quantise::fp8_pow2},
     {"fp8_ue8m0", Quantise::fp8_ue8m0},
+    {"fp8_row", Quantise::fp8_row},
+    {"mxfp8", Quantise::mxfp8},
+    {"nvfp4", Quantise::nvfp4},
+}};
+
+constexpr Words<ScaleLayout, 2> kScaleLayouts{{
+    {"usual", ScaleLayout::usual},
+    {"tiles", ScaleLayout::tiles},
 }};
 
 template <class Value, size_t N>
@@ -40,11 +48,13 @@ Value find(const char* argument, std::string_view word, const Words<Value, N>& w
 }
 
 void make_dispatch(DispatchOptions* options, const std::string& layout, int alignment, const std::string& quantise,
-                   bool fixed_size, int64_t capacity, int max_tokens, bool zero_padding, bool drop_overflow,
+                   const std::string& scale_layout, bool fixed_size, int64_t capacity, int max_tokens,
+                   bool zero_padding, bool drop_overflow,
                    std::optional<uintptr_t> stream, int num_sms) {
   new (options) DispatchOptions{.layout = find("layout", layout, kLayouts),
                                 .alignment = alignment,
                                 .quantise = find("quantise", quantise, kQuantise),
+                                .scale_layout = find("scale_layout", scale_layout, kScaleLayouts),
                                 .fixed_size = fixed_size,
                                 .capacity = capacity,
                                 .max_tokens = max_tokens,
@@ -65,7 +75,8 @@ void make_combine(CombineOptions* options, bool weighted, bool float32_wire,
 void bind_options(nb::module_& m) {
   nb::class_<DispatchOptions>(m, "DispatchOptions")
       .def("__init__", &make_dispatch, nb::kw_only(), nb::arg("layout"), nb::arg("alignment"), nb::arg("quantise"),
-           nb::arg("fixed_size"), nb::arg("capacity"), nb::arg("max_tokens"), nb::arg("zero_padding"),
+           nb::arg("scale_layout"), nb::arg("fixed_size"), nb::arg("capacity"), nb::arg("max_tokens"),
+           nb::arg("zero_padding"),
            nb::arg("drop_overflow"), nb::arg("stream").none() = nb::none(), nb::arg("num_sms") = 0);
   nb::class_<CombineOptions>(m, "CombineOptions")
       .def("__init__", &make_combine, nb::kw_only(), nb::arg("weighted"), nb::arg("float32_wire"),

@@ -38,11 +38,13 @@ void make_world(spec::World* world, int experts, int topk, int hidden, int row_b
                           .batches = std::move(batches)};
 }
 
-std::vector<spec::Received> dispatch(const spec::World& world, const DispatchOptions& options, const spec::Mask& mask) {
+std::vector<spec::Received> dispatch(const spec::World& world, const DispatchOptions& options, const spec::Mask& mask,
+                                     float global_scale) {
   spec::DispatchOptions same{.layout = options.layout,
                              .alignment = options.alignment,
                              .max_tokens = options.max_tokens,
                              .fixed_size = options.fixed_size,
+                             .global_scale = global_scale,
                              .zero_padding = options.zero_padding,
                              .quantise = static_cast<spec::Quantise>(options.quantise)};
   if (options.capacity >= 0) same.capacity = options.capacity;
@@ -83,11 +85,10 @@ std::vector<spec::Combined> combine(const spec::World& world, const std::vector<
   return spec::combine(world, received, vectors_of<std::byte>(outputs, "outputs"), options);
 }
 
-nb::tuple quantise_row(const std::string& how, nb::handle row) {
-  const auto quantise = how == "fp8"        ? spec::Quantise::fp8
-                        : how == "fp8_pow2" ? spec::Quantise::fp8_pow2
-                                            : spec::Quantise::fp8_ue8m0;
-  spec::QuantisedRow result = spec::quantise_row(quantise, vector_of<std::byte>(row, "row"));
+/// As the dispatch's options say it.
+nb::tuple quantise_row(const DispatchOptions& options, nb::handle row, float global_scale) {
+  const auto form = static_cast<spec::Quantise>(options.quantise);
+  spec::QuantisedRow result = spec::quantise_row(form, vector_of<std::byte>(row, "row"), global_scale);
   return nb::make_tuple(array_from(std::move(result.values)), array_from(std::move(result.scales)));
 }
 
@@ -140,11 +141,12 @@ void bind_spec(nb::module_& core) {
       .def_prop_ro("x", array(&spec::Combined::x))
       .def_prop_ro("weights", array(&spec::Combined::weights))
       .def_prop_ro("status", [](const spec::Combined& combined) { return status(combined.status); });
-  m.def("dispatch", &dispatch, nb::arg("world"), nb::arg("options"), nb::arg("mask") = spec::Mask{});
+  m.def("dispatch", &dispatch, nb::arg("world"), nb::arg("options"), nb::arg("mask") = spec::Mask{},
+        nb::arg("global_scale") = 1.0f);
   m.def("combine", &combine, nb::arg("world"), nb::arg("received"), nb::arg("outputs"), nb::arg("mode"),
         nb::arg("weights") = std::vector<nb::object>{}, nb::arg("row_weights") = std::vector<nb::object>{},
         nb::arg("biases") = std::vector<std::vector<nb::object>>{});
-  m.def("quantise_row", &quantise_row, nb::arg("quantise"), nb::arg("row"));
+  m.def("quantise_row", &quantise_row, nb::arg("options"), nb::arg("row"), nb::arg("global_scale") = 1.0f);
 }
 
 }  // namespace heddle::python

@@ -50,4 +50,18 @@ constexpr HEDDLE_HD int64_t quantised_bytes(int64_t hidden, Quantise mode) {
   return mode == Quantise::nvfp4 ? ceil_div(hidden, 2) : hidden;
 }
 
+/// What a row's elements are on the wire: those of x as given, or quantised; a pair of e2m1 is a byte.
+constexpr DType wire_dtype(DType x, Quantise mode) {
+  return mode == Quantise::none ? x : mode == Quantise::nvfp4 ? DType::u8 : DType::e4m3;
+}
+
+constexpr int64_t row_bytes(int64_t hidden, DType x, Quantise mode) {
+  return mode == Quantise::none ? hidden * static_cast<int64_t>(size_of(x)) : quantised_bytes(hidden, mode);
+}
+
+/// The even number of channels that have so many bytes.
+constexpr HEDDLE_HD int64_t quantised_hidden(int64_t bytes, Quantise mode) {
+  return mode == Quantise::nvfp4 ? 2 * bytes : bytes;
+}
+
 }  // namespace heddle

@@ -18,6 +18,7 @@ DispatchCall::DispatchCall(Calls& calls, std::shared_ptr<const PlanData> plan, c
   check_x();
   check_scales();
   check_weights();
+  check_quantise();
   check_options();
   args_.call.ctx = calls.context();
   args_.call.shape = make_shape();
@@ -32,7 +33,8 @@ DispatchCall::DispatchCall(Calls& calls, std::shared_ptr<const PlanData> plan, c
                  .x_stride = input.x.stride(0) * static_cast<int64_t>(size_of(input.x.dtype)),
                  .scales = static_cast<const uint32_t*>(input.scales.data),
                  .scale_row_stride = input.scales.stride(0), .scale_col_stride = input.scales.stride(1),
-                 .weights = static_cast<const float*>(input.weights.data)};
+                 .weights = static_cast<const float*>(input.weights.data),
+                 .global_scale = static_cast<const float*>(input.global_scale.data)};
   take_tables();
   if (fixed_) take_outputs(worst_received(), options.capacity >= 0 ? options.capacity : worst_rows());
 }
@@ -44,9 +46,9 @@ Shape DispatchCall::make_shape() const {
   shape.layout = options_.layout;
   shape.quantise = options_.quantise;
   shape.dtype = input_.x.dtype;
-  shape.wire = quantises ? DType::e4m3 : input_.x.dtype;
+  shape.wire = wire_dtype(input_.x.dtype, options_.quantise);
   shape.row_weights = input_.weights.is_set();
-  shape.payload_bytes = static_cast<int32_t>(input_.x.dim(1) * static_cast<int64_t>(size_of(shape.wire)));
+  shape.payload_bytes = static_cast<int32_t>(row_bytes(input_.x.dim(1), input_.x.dtype, options_.quantise));
   shape.scale_words = static_cast<int32_t>(quantises ? num_scale_words(input_.x.dim(1), options_.quantise)
                                            : input_.scales.is_set() ? input_.scales.dim(1)
                                                                     : 0);

@@ -23,6 +23,7 @@ class DispatchCall : public InFlight {
   void check_x() const;
   void check_scales() const;
   void check_weights() const;
+  void check_quantise() const;
   void check_options() const;
   void check_room() const;
   Shape make_shape() const;

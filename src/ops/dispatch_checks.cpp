@@ -1,6 +1,7 @@
 // What a dispatch must be given.
 #include <algorithm>
 
+#include "device/quantise_args.hpp"
 #include "ops/dispatch_call.hpp"
 #include "protocol/call.hpp"
 
@@ -67,6 +68,27 @@ void DispatchCall::check_weights() const {
   calls_.check_device("dispatch", "weights", weights);
 }
 
+void DispatchCall::check_quantise() const {
+  const Quantise mode = options_.quantise;
+  const bool quantises = mode != Quantise::none;
+  require(mode <= Quantise::nvfp4, {"quantise", static_cast<int64_t>(mode), static_cast<int64_t>(Quantise::nvfp4)},
+          "dispatch: quantise is {}, legal: 0 to 6", static_cast<int>(mode));
+  require(!quantises || input_.x.dtype == DType::bf16, {"x.dtype"},
+          "dispatch: x is {}, legal with quantise: bfloat16", name_of(input_.x.dtype));
+  const bool has_bytes = has_byte_scales(mode) || input_.scales.is_set();
+  require(options_.scale_layout != ScaleLayout::tiles || has_bytes, {"scale_layout"},
+          "dispatch: scale_layout is tiles, legal with quantise {}: usual (tiles hold scales of a byte: fp8_ue8m0, "
+          "mxfp8, nvfp4, the caller's)",
+          static_cast<int>(mode));
+  const TensorView& global = input_.global_scale;
+  if (!global.is_set()) return;
+  require(mode == Quantise::nvfp4, {"global_scale"},
+          "dispatch: global_scale was given with quantise {}, legal: with nvfp4 (6)", static_cast<int>(mode));
+  require(global.dtype == DType::f32 && global.numel() == 1, {"global_scale", global.numel(), 1},
+          "dispatch: global_scale is {}, legal: one float32", global.describe());
+  calls_.check_device("dispatch", "global_scale", global);
+}
+
 void DispatchCall::check_options() const {
   const PlanView& plan = plan_->view;
   calls_.check_placement("dispatch", options_.on);
@@ -89,9 +111,6 @@ void DispatchCall::check_options() const {
           "dispatch: capacity = {}, legal with a slab: none", options_.capacity);
   require(options_.capacity < 0 || fixed_, {"capacity", options_.capacity, -1},
           "dispatch: capacity = {} needs fixed_size", options_.capacity);
-  const bool quantises = options_.quantise != Quantise::none;
-  require(!quantises || input_.x.dtype == DType::bf16, {"x.dtype"},
-          "dispatch: x is {}, legal with quantise: bfloat16", name_of(input_.x.dtype));
 }
 
 /// What all ranks find alike, since it depends on agreed values only.

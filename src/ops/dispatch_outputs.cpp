@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/math.hpp"
+#include "device/quantise_args.hpp"
 #include "ops/dispatch_call.hpp"
 #include "protocol/call.hpp"
 
@@ -66,11 +67,11 @@ Tensor DispatchCall::make(DType dtype, std::vector<int64_t> shape) {
 
 Tensor DispatchCall::make_x(int64_t rows) {
   const Shape& shape = args_.call.shape;
-  const int64_t hidden = input_.x.dim(1);
+  const int64_t columns = shape.payload_bytes / static_cast<int64_t>(size_of(shape.wire));
   const bool is_slab = options_.layout == Layout::slab;
   const int64_t group = is_slab ? worst_received() : 0;
-  const auto dims = is_slab ? std::vector<int64_t>{group > 0 ? rows / group : 0, group, hidden}
-                            : std::vector<int64_t>{rows, hidden};
+  const auto dims = is_slab ? std::vector<int64_t>{group > 0 ? rows / group : 0, group, columns}
+                            : std::vector<int64_t>{rows, columns};
   if (!calls_.has_own_allocator()) {
     if (Tensor x = make_x_in_heap(rows, dims); x.is_set()) return x;
   }
@@ -99,27 +100,32 @@ void DispatchCall::offer_if_in_heap(const Tensor& x, int64_t rows) {
   if (offset) args_.offer = {.is_set = true, .offset = *offset};
 }
 
-/// Row-major, or column-major in each expert of a slab, as grouped GEMMs read them.
+/// Row-major, or column-major in each expert of a slab, as grouped GEMMs read them; or tiles.
 void DispatchCall::take_scales(int64_t rows) {
-  const Shape& shape = args_.call.shape;
-  const int64_t words = shape.scale_words;
+  const int64_t words = args_.call.shape.scale_words;
   if (words == 0) return;
-  const DType dtype = shape.quantise == Quantise::none ? input_.scales.dtype
-                      : shape.quantise == Quantise::fp8_ue8m0 ? DType::i32
-                                                              : DType::f32;
+  const Quantise mode = options_.quantise;
+  const DType dtype = mode == Quantise::none ? input_.scales.dtype : has_byte_scales(mode) ? DType::i32 : DType::f32;
+  const bool is_slab = options_.layout == Layout::slab;
+  const int64_t group = is_slab ? worst_received() : rows;
+  const int64_t experts = is_slab && group > 0 ? rows / group : 0;
+  Tensor& scales = result_.scales;
   ScaleView& view = args_.out.scales;
-  if (options_.layout == Layout::slab) {
-    const int64_t group = worst_received();
-    const int64_t experts = group > 0 ? rows / group : 0;
-    result_.scales = make(dtype, {experts, words, group});
-    result_.scales.view.shape = {experts, group, words};
-    result_.scales.view.strides = {words * group, 1, group};
-    view = {.group = group, .group_stride = words * group, .row_stride = 1, .col_stride = group};
+  if (options_.scale_layout == ScaleLayout::tiles) {
+    const int64_t tiles = ceil_div(group, kTileRows);
+    scales = make(dtype, is_slab ? std::vector<int64_t>{experts, tiles, words, 32, 4}
+                                 : std::vector<int64_t>{tiles, words, 32, 4});
+    view = ScaleView::by_tiles(words, group);
+  } else if (is_slab) {
+    scales = make(dtype, {experts, words, group});
+    scales.view.shape = {experts, group, words};
+    scales.view.strides = {words * group, 1, group};
+    view = ScaleView::by_columns(words, group);
   } else {
-    result_.scales = make(dtype, {rows, words});
-    view = {.row_stride = words, .col_stride = 1};
+    scales = make(dtype, {rows, words});
+    view = ScaleView::by_rows(words);
   }
-  view.words = result_.scales.data<uint32_t>();
+  view.words = scales.data<uint32_t>();
 }
 
 void DispatchCall::take_outputs(int64_t received, int64_t rows) {

@@ -6,6 +6,7 @@
 
 #include "protocol/context.hpp"
 #include "protocol/plan.hpp"
+#include "protocol/scale_view.hpp"
 
 namespace heddle {
 
@@ -17,6 +18,7 @@ struct BatchView {
   int64_t scale_row_stride = 0;
   int64_t scale_col_stride = 1;
   const float* weights = nullptr;  // [T][K]; null: zeros travel
+  const float* global_scale = nullptr;  // [1] of nvfp4; null = 1
 };
 
 /// What a combine will need of the receiver's side. n = tokens received; `capacity` of them fit.
@@ -31,17 +33,6 @@ struct RouteView {
   uint8_t* status = nullptr;         // [R] SourceStatus
   int32_t* expert_row = nullptr;     // [L][R] first row of a source in an expert's group; grouped layouts
   int32_t* send_row = nullptr;       // [R] or [E] first row of this rank's tokens at each receiver (I14)
-};
-
-/// Strides in 4-byte words. Row r of the output is row r % group of group r / group (a slab's experts).
-struct ScaleView {
-  uint32_t* words = nullptr;
-  int64_t group = INT64_MAX;
-  int64_t group_stride = 0;
-  int64_t row_stride = 0;
-  int64_t col_stride = 1;
-
-  HEDDLE_HD uint32_t* row(int64_t r) const { return words + r / group * group_stride + r % group * row_stride; }
 };
 
 /// Null pointers are outputs that the layout does not have, or that the caller does not want.

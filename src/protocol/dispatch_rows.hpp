@@ -69,9 +69,10 @@ struct RowWriter {
     if (as_given) {
       copy_bytes(coop, payload, x, static_cast<size_t>(shape.payload_bytes));
     } else {
-      quantise_row(coop, QuantiseArgs{.x = x, .x_dtype = shape.dtype, .hidden = shape.payload_bytes,
+      quantise_row(coop, QuantiseArgs{.x = x, .x_dtype = shape.dtype,
+                                      .hidden = quantised_hidden(shape.payload_bytes, shape.quantise),
                                       .mode = shape.quantise, .q = reinterpret_cast<uint8_t*>(payload),
-                                      .scales = at + slot.scales});
+                                      .scales = at + slot.scales, .global_scale = args.batch.global_scale});
     }
     scales.store(coop, scale_words, load_scale, [&](int64_t i, uint32_t word) {
       reinterpret_cast<uint32_t*>(at + slot.scales)[i] = word;

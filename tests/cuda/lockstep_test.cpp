@@ -51,7 +51,7 @@ TEST_P(Lockstep, Parity) {
 
 INSTANTIATE_TEST_SUITE_P(Small, Lockstep,
                          ::testing::Values("token_major_2_ranks", "token_major_three_slots", "expert_major_duplicates",
-                                           "slab_2_ranks", "expert_major_ue8m0"),
+                                           "slab_2_ranks", "expert_major_ue8m0", "slab_nvfp4_tiles"),
                          [](const auto& tested) { return std::string(tested.param); });
 
 }  // namespace

@@ -72,6 +72,18 @@ std::vector<StepCase> make_cases() {
       {"slab_pow2", world_of(2, Routing::holes), fp8(slab, Quantise::fp8_pow2), {{}}},
       {"expert_major_8_ranks", world_of(8, Routing::uniform), expert_major, grouped},
   };
+  const WorldOptions wide{.tokens = 37, .topk = 4, .experts = 10, .hidden = 1064, .values = Values::random};
+  DispatchCase nvfp4 = fp8(slab, Quantise::nvfp4);
+  nvfp4.global_scale = 100.0f;
+  nvfp4.scale_layout = ScaleLayout::tiles;
+  all.push_back({"slab_fp8_row", wide, fp8(slab, Quantise::fp8_row), {{}}});
+  all.push_back({"slab_mxfp8", wide, fp8(slab, Quantise::mxfp8), {{}}});
+  all.push_back({"slab_nvfp4_tiles", wide, nvfp4, {{}}});
+  all.push_back({"expert_major_mxfp8", world_of(2, Routing::holes), fp8(expert_major, Quantise::mxfp8), {{}}});
+  all.push_back({"expert_major_nvfp4", world_of(2, Routing::uniform), fp8(expert_major, Quantise::nvfp4), {{}}});
+  all.push_back(
+      {"token_major_nvfp4_three_slots", world_of(2, Routing::uniform), fp8(token_major, Quantise::nvfp4), {{}}, 3});
+  all.push_back({"token_major_fp8_row", world_of(2, Routing::uniform), fp8(token_major, Quantise::fp8_row), {{}}});
   all.push_back({"scales_of_the_caller", world_of(2, Routing::uniform), token_major, {{}}});
   all.back().world.dtype = all.back().dispatch.dtype = DType::e4m3;
   all.back().world.scale_words = 4;

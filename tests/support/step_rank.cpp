@@ -18,9 +18,9 @@ Shape dispatch_shape(const spec::World& world, const DispatchCase& wanted) {
   shape.layout = wanted.layout;
   shape.quantise = wanted.quantise;
   shape.dtype = wanted.dtype;
-  shape.wire = quantises ? DType::e4m3 : wanted.dtype;
+  shape.wire = wire_dtype(wanted.dtype, wanted.quantise);
   shape.split = wanted.split;
-  shape.payload_bytes = static_cast<int32_t>(world.hidden * static_cast<int64_t>(size_of(shape.wire)));
+  shape.payload_bytes = static_cast<int32_t>(row_bytes(world.hidden, wanted.dtype, wanted.quantise));
   shape.scale_words =
       static_cast<int32_t>(quantises ? num_scale_words(world.hidden, wanted.quantise) : world.scale_words);
   shape.topk = world.topk;
@@ -165,21 +165,27 @@ void StepRank::take_outputs() {
   out.rows = rows_;
   out.zero_padding = dispatch_case_.zero_padding;
   out.x = take_rows(rows_ * shape.payload_bytes);
-  if (shape.scale_words > 0) {
-    out.scales = {.words = take<uint32_t>(rows_ * shape.scale_words), .row_stride = shape.scale_words, .col_stride = 1};
-  }
-  if (shape.scale_words > 0 && dispatch_case_.layout == Layout::slab) {
-    const int64_t group = worst_received();
-    out.scales.group = group;
-    out.scales.group_stride = group * shape.scale_words;
-    out.scales.row_stride = 1;
-    out.scales.col_stride = group;
-  }
+  take_scales();
   if (token_major && topk > 0) out.ids = take<int32_t>(rows_ * topk);
   if (token_major && topk > 0) out.weights = take<float>(rows_ * topk);
   if (!token_major) out.row_weights = take<float>(rows_);
   out.row_source = take<int32_t>(rows_);
   out.row_token = take<int32_t>(rows_);
+}
+
+void StepRank::take_scales() {
+  const int64_t words = dispatch_.call.shape.scale_words;
+  if (words == 0) return;
+  const bool is_slab = dispatch_case_.layout == Layout::slab;
+  const int64_t group = is_slab ? worst_received() : rows_;
+  const bool tiles = dispatch_case_.scale_layout == ScaleLayout::tiles;
+  ScaleView& view = dispatch_.out.scales;
+  view = tiles     ? ScaleView::by_tiles(words, group)
+         : is_slab ? ScaleView::by_columns(words, group)
+                   : ScaleView::by_rows(words);
+  const int64_t groups = group > 0 ? rows_ / group : 0;
+  scale_words_ = tiles || is_slab ? groups * view.group_stride : rows_ * words;
+  view.words = take<uint32_t>(scale_words_);
 }
 
 /// In the heap if the machine has one, which the call then offers.
@@ -209,7 +215,8 @@ void StepRank::prepare_dispatch(const DispatchCase& wanted) {
   dispatch_.batch = {.x = upload(batch_.rows), .x_stride = world_.row_bytes,
                      .scales = batch_.scales.empty() ? nullptr : upload(batch_.scales),
                      .scale_row_stride = world_.scale_words, .scale_col_stride = 1,
-                     .weights = batch_.weights.empty() ? nullptr : upload(batch_.weights)};
+                     .weights = batch_.weights.empty() ? nullptr : upload(batch_.weights),
+                     .global_scale = wanted.global_scale == 0 ? nullptr : upload(std::vector{wanted.global_scale})};
   take_route();
   const bool is_fixed = wanted.fixed_size || wanted.split || wanted.layout == Layout::slab;
   if (is_fixed) {
@@ -248,7 +255,7 @@ Tables StepRank::dispatched() {
                {"row_of", route.row_of, 4 * n * topk},
                {"expert_row", route.expert_row, 4 * local * world},
                {"x", out.x, rows * static_cast<size_t>(shape.payload_bytes)},
-               {"scales", out.scales.words, 4 * rows * static_cast<size_t>(shape.scale_words)},
+               {"scales", out.scales.words, 4 * static_cast<size_t>(scale_words_)},
                {"out.ids", out.ids, 4 * rows * topk},
                {"out.weights", out.weights, 4 * rows * topk},
                {"row_weights", out.row_weights, 4 * rows},

@@ -19,6 +19,8 @@ using Tables = std::map<std::string, TableBytes>;
 struct DispatchCase {
   Layout layout = Layout::token_major;
   Quantise quantise = Quantise::none;
+  float global_scale = 0.0f;  // of nvfp4; 0: none is given
+  ScaleLayout scale_layout = ScaleLayout::usual;
   DType dtype = DType::bf16;  // of the rows
   int alignment = 1;
   int max_tokens = 0;         // needed by slabs and fixed sizes
@@ -84,6 +86,7 @@ class StepRank {
   void prepare_combine(const CombineCase&, uint64_t seed);
   void take_route();
   void take_outputs();
+  void take_scales();
   std::byte* take_rows(int64_t bytes);
   int64_t worst_received() const;
   int64_t worst_rows() const;
@@ -101,6 +104,7 @@ class StepRank {
   CombineArgs combine_;
   int64_t received_ = 0;
   int64_t rows_ = 0;
+  int64_t scale_words_ = 0;  // of all rows, and what pads them
 };
 
 /// TableBytes of a window whose ranges hold `slots` rows of a dispatch of this world (and its header tables).

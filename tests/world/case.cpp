@@ -22,6 +22,7 @@ spec::DispatchOptions spec_options(const Case& c) {
   if (c.capacity >= 0) options.capacity = c.capacity;
   options.zero_padding = c.zero_padding;
   options.quantise = static_cast<spec::Quantise>(c.quantise);
+  options.global_scale = c.global_scale;
   return options;
 }
 
@@ -36,7 +37,7 @@ DType wire_of(const Case& c) {
 Shape dispatch_shape(const Case& c) {
   const bool quantises = c.quantise != Quantise::none;
   Shape shape{.layout = c.layout};
-  shape.payload_bytes = c.world.hidden * (quantises ? 1 : static_cast<int>(size_of(c.world.dtype)));
+  shape.payload_bytes = static_cast<int>(row_bytes(c.world.hidden, c.world.dtype, c.quantise));
   shape.scale_words =
       quantises ? static_cast<int>(num_scale_words(c.world.hidden, c.quantise)) : c.world.scale_words;
   shape.topk = c.by_rank_map ? 0 : c.world.topk;
@@ -77,9 +78,10 @@ int64_t range_for(const Shape& shape, int ranks, int64_t slots) {
 
 std::string Case::describe() const {
   std::string what = fmt::format(
-      "{} {}x{} topk {} experts {} hidden {} {}+{} seed {}, layout {} align {} quantise {}", name_of(world.routing),
-      world.ranks, world.tokens, world.topk, world.experts, world.hidden, heddle::name_of(world.dtype),
-      world.scale_words, world.seed, static_cast<int>(layout), alignment, static_cast<int>(quantise));
+      "{} {}x{} topk {} experts {} hidden {} {}+{} seed {}, layout {} align {} quantise {} scales {}",
+      name_of(world.routing), world.ranks, world.tokens, world.topk, world.experts, world.hidden,
+      heddle::name_of(world.dtype), world.scale_words, world.seed, static_cast<int>(layout), alignment,
+      static_cast<int>(quantise), static_cast<int>(scale_layout));
   if (by_rank_map) what += " by rank map";
   if (fixed_size) what += fmt::format(" fixed (capacity {})", capacity);
   if (max_tokens > 0) what += fmt::format(" max_tokens {}", max_tokens);

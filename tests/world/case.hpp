@@ -35,6 +35,8 @@ struct Case {
   Layout layout = Layout::token_major;
   int alignment = 1;
   Quantise quantise = Quantise::none;
+  float global_scale = 1.0f;  // of nvfp4
+  ScaleLayout scale_layout = ScaleLayout::usual;
   bool fixed_size = false;
   int64_t capacity = -1;
   int max_tokens = 0;  // of the call; 0 = the buffer's, which is world.tokens

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "device/quantise_args.hpp"
 #include "support/dice.hpp"
 
 namespace heddle::testing {
@@ -19,13 +20,18 @@ struct Payload {
 constexpr Payload kPayloads[] = {
     {DType::bf16, 0, Quantise::none},     {DType::f16, 0, Quantise::none},      {DType::f32, 0, Quantise::none},
     {DType::e4m3, 3, Quantise::none},     {DType::u8, 2, Quantise::none},       {DType::bf16, 0, Quantise::fp8},
-    {DType::bf16, 0, Quantise::fp8_pow2}, {DType::bf16, 0, Quantise::fp8_ue8m0}};
+    {DType::bf16, 0, Quantise::fp8_pow2}, {DType::bf16, 0, Quantise::fp8_ue8m0}, {DType::bf16, 0, Quantise::fp8_row},
+    {DType::bf16, 0, Quantise::mxfp8},    {DType::bf16, 0, Quantise::nvfp4}};
 
 void set_payload(Case& c, const Payload& payload) {
   c.world.dtype = payload.dtype;
   c.world.scale_words = payload.scale_words;
   c.quantise = payload.quantise;
+  c.global_scale = payload.quantise == Quantise::nvfp4 ? 100.0f : 1.0f;
 }
+
+/// Tiles of scales hold bytes, which the caller's may be.
+bool may_have_tiles(const Case& c) { return has_byte_scales(c.quantise) || c.world.scale_words > 0; }
 
 /// Drops what does not go with the layout, the map or the split.
 Case legal(Case c) {
@@ -44,6 +50,7 @@ Case legal(Case c) {
   if (c.sum == Sum::late) c.split_combine = false;
   if (!c.fixed_size || c.layout == Layout::slab) c.capacity = -1;
   if (c.max_tokens > c.world.tokens) c.max_tokens = 0;
+  if (!may_have_tiles(c)) c.scale_layout = ScaleLayout::usual;
   return c;
 }
 
@@ -76,6 +83,7 @@ Case draw(Dice& dice, Layout layout) {
   c.repeats = dice.one_of({1, 1, 2, 3});
   c.wide_ids = dice.one_in(3);
   c.strided = dice.one_in(3);
+  if (dice.one_in(3)) c.scale_layout = ScaleLayout::tiles;
   return c;
 }
 

@@ -61,19 +61,29 @@ void expect_rows(const Received& got, const spec::Received& wanted, bool zero_pa
   }
 }
 
-void expect_scales(const Received& got, const spec::Received& wanted) {
+/// Where a word of a row's scales lies: by the strides, or in tiles of 128 rows.
+int64_t place_of_scale(const TensorView& view, ScaleLayout layout, bool is_slab, int64_t group, int64_t row, int word) {
+  const int64_t r = row % group;
+  const size_t first = is_slab ? 1 : 0;
+  const int64_t before = is_slab ? row / group * view.stride(0) : 0;
+  if (layout == ScaleLayout::usual) return before + r * view.stride(first) + word * view.stride(first + 1);
+  return before + r / 128 * view.stride(first) + word * view.stride(first + 1) + r % 32 * view.stride(first + 2) +
+         r % 128 / 32 * view.stride(first + 3);
+}
+
+void expect_scales(const Received& got, const spec::Received& wanted, const Case& c) {
   if (wanted.scale_words == 0) return;
   const TensorView& view = got.scales.view;
   ASSERT_TRUE(view.is_set());
   const std::vector<std::byte> fetched = fetch(view);
   const auto* words = reinterpret_cast<const uint32_t*>(fetched.data());
-  const size_t last = view.shape.size() - 1;
-  const int64_t group = view.shape[last - 1];
+  const bool is_slab = c.layout == Layout::slab;
+  const int64_t group = is_slab ? got.x.view.dim(1) : wanted.rows;
   for (int64_t row = 0; row < wanted.rows; ++row) {
     if (wanted.row_source[row] < 0) continue;
-    const int64_t in_group = row % group * view.stride(last - 1) + (last == 2 ? row / group * view.stride(0) : 0);
     for (int word = 0; word < wanted.scale_words; ++word) {
-      ASSERT_EQ(words[in_group + word * view.stride(last)], wanted.scales[row * wanted.scale_words + word])
+      ASSERT_EQ(words[place_of_scale(view, c.scale_layout, is_slab, group, row, word)],
+                wanted.scales[row * wanted.scale_words + word])
           << "scale " << word << " of row " << row;
     }
   }
@@ -130,7 +140,7 @@ void expect_received(const Received& got, const spec::Received& wanted, const Ca
   expect_tensor("row_source", got.row_source.view, wanted.row_source);
   expect_tensor("row_token", got.row_token.view, wanted.row_token);
   expect_rows(got, wanted, c.zero_padding);
-  expect_scales(got, wanted);
+  expect_scales(got, wanted, c);
   expect_tensor("num_per_expert", got.num_per_expert.view, wanted.counts);
   if (c.layout == Layout::token_major) {
     expect_tensor("ids", got.ids.view, wanted.ids);

@@ -63,11 +63,15 @@ DispatchInput Inputs::dispatch_input() const {
   if (case_.with_weights && !case_.by_rank_map) {
     input.weights = lend(table(batch_.weights, DType::f32, batch_.tokens, meaning_.world.topk));
   }
+  if (case_.quantise == Quantise::nvfp4) {
+    input.global_scale = lend(view_of(const_cast<float*>(&case_.global_scale), DType::f32, {1}));
+  }
   return input;
 }
 
 DispatchOptions Inputs::dispatch_options() const {
   return {.layout = case_.layout, .alignment = case_.alignment, .quantise = case_.quantise,
+          .scale_layout = case_.scale_layout,
           .fixed_size = case_.fixed_size, .capacity = case_.capacity, .max_tokens = case_.max_tokens,
           .zero_padding = case_.zero_padding, .drop_overflow = case_.capacity >= 0};
 }

@@ -49,6 +49,18 @@ const std::vector<Wrong>& wrong_dispatches() {
          a.dispatch_options.quantise = Quantise::fp8;
          a.dispatch.x.dtype = DType::u8;
        }, "x.dtype"},
+      {"no such quantise", [](Arguments& a) { a.dispatch_options.quantise = Quantise{9}; }, "quantise = 9"},
+      {"global scale without nvfp4", [](Arguments& a) { a.dispatch.global_scale = floats(1, 1); }, "global_scale"},
+      {"global scales for each token", [](Arguments& a) {
+         a.dispatch_options.quantise = Quantise::nvfp4;
+         a.dispatch.x.dtype = DType::bf16;
+         a.dispatch.global_scale = floats(9, 1);
+       }, "global_scale = 9"},
+      {"tiles of FP32 scales", [](Arguments& a) {
+         a.dispatch_options.quantise = Quantise::fp8_row;
+         a.dispatch.x.dtype = DType::bf16;
+         a.dispatch_options.scale_layout = ScaleLayout::tiles;
+       }, "scale_layout"},
       {"alignment 0", [](Arguments& a) { a.dispatch_options.alignment = 0; }, "alignment = 0"},
       {"too many tokens", [](Arguments& a) { a.dispatch_options.max_tokens = 4; }, "tokens = 9"},
       {"max_tokens above the buffer's", [](Arguments& a) { a.dispatch_options.max_tokens = 1000; }, "max_tokens = 1000"},

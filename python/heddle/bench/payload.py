@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import _core
+from ..arguments import dispatch_options
 from .options import SCALE_BLOCK, Options
 
 MOST = 256  # whole numbers up to here are exact in bfloat16
@@ -94,7 +95,8 @@ def _quantise(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     blocks = -(-rows.shape[1] // SCALE_BLOCK)
     if rows.size == 0:
         return np.empty(rows.shape, np.uint8), np.empty((len(rows), blocks), np.float32)
-    pairs = [_core.spec.quantise_row("fp8", row) for row in rows]
+    fp8 = dispatch_options(quantise="fp8")
+    pairs = [_core.spec.quantise_row(fp8, row) for row in rows]
     return np.stack([values for values, _ in pairs]), np.stack([scales.view(np.float32) for _, scales in pairs])
 
 
