@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
 from operator import index
 from typing import Any
 
 from . import _core
 from .errors import UsageError
-from .frameworks import Array, dense, dtype_name, readable
 from .route import Handle, Plan
 
 
-def dispatch_input(
-    x: Array, *, scales: Array | None, weights: Array | None, global_scale: Array | None, dtype: Any
-) -> _core.DispatchInput:
-    return _core.DispatchInput(
-        x=dense(x, inner=True),
-        dtype=dtype_name(dtype),
-        scales=readable(scales),
-        weights=dense(weights),
-        global_scale=None if global_scale is None else readable(global_scale.reshape(-1)),
-    )
-
-
+@lru_cache(maxsize=256, typed=True)
 def dispatch_options(
-    *,
     layout: str = "token_major",
     alignment: int = 1,
     quantise: str = "none",
@@ -35,9 +22,8 @@ def dispatch_options(
     max_tokens: int | None = None,
     zero_padding: bool = False,
     drop_overflow: bool = False,
-    stream: int | None = None,
-    num_sms: int | None = None,
 ) -> _core.DispatchOptions:
+    """Immutable, and the same object for the same options: callers have few of them, and make many calls."""
     return _core.DispatchOptions(
         layout=layout,
         alignment=_int32("alignment", alignment),
@@ -48,44 +34,13 @@ def dispatch_options(
         max_tokens=0 if max_tokens is None else _int32("max_tokens", max_tokens),
         zero_padding=zero_padding,
         drop_overflow=drop_overflow,
-        stream=stream,
-        num_sms=sms(num_sms),
     )
 
 
-def combine_input(
-    x: Array,
-    *,
-    bias: Array | Sequence[Array] | None = None,
-    row_weights: Array | None = None,
-    weights: Array | None = None,
-    dtype: Any = None,
-    out_dtype: Any = None,
-    out: Array | None = None,
-) -> _core.CombineInput:
-    bias0, bias1 = _pair(bias)
-    return _core.CombineInput(
-        x=dense(x, inner=True),
-        dtype=dtype_name(dtype),
-        out_dtype=dtype_name(out_dtype),
-        bias0=dense(bias0),
-        bias1=dense(bias1),
-        row_weights=dense(row_weights),
-        weights=dense(weights),
-        out=readable(out),
-    )
-
-
-def combine_options(
-    *, weighted: bool, float32_wire: bool, out_dtype: Any, stream: int | None, num_sms: int | None
-) -> _core.CombineOptions:
-    return _core.CombineOptions(
-        weighted=weighted,
-        float32_wire=float32_wire,
-        out_dtype=dtype_name(out_dtype),
-        stream=stream,
-        num_sms=sms(num_sms),
-    )
+@lru_cache(maxsize=256, typed=True)
+def combine_options(weighted: bool, float32_wire: bool, out_dtype: str | None) -> _core.CombineOptions:
+    """As dispatch_options()."""
+    return _core.CombineOptions(weighted=weighted, float32_wire=float32_wire, out_dtype=out_dtype)
 
 
 def is_handle(route: object) -> bool:
@@ -126,11 +81,3 @@ def _at_least_0(name: str, value: Any) -> int:
     if not 0 <= number < 2**63:
         raise UsageError(f"{name} is {number}, legal: 0 or more, or None")
     return number
-
-
-def _pair(bias: Any) -> tuple[Array | None, Array | None]:
-    if not isinstance(bias, (tuple, list)):
-        return bias, None
-    if len(bias) > 2:
-        raise UsageError(f"bias has {len(bias)} tensors, legal: 1 or 2")
-    return (*bias, None, None)[:2]

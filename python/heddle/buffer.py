@@ -5,30 +5,18 @@ from __future__ import annotations
 import atexit
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
 from . import _core
-from .arguments import (
-    argument_named_by,
-    check_handle,
-    check_plan,
-    combine_input,
-    combine_options,
-    dispatch_input,
-    dispatch_options,
-    is_handle,
-    sms,
-)
+from .arguments import is_handle, sms
 from .bootstrap import as_bootstrap, patiently
+from .calls import Calls
 from .errors import UsageError
-from .frameworks import Array, dense, is_torch, readable, torch_allocator
-from .heap import TorchHeap
-from .results import Combined, Received, Split
+from .frameworks import Array, is_torch
 from .route import Handle, Plan
-from .streams import gpu_of, join, on_stream
+from .streams import gpu_of, run_in
 
 _alive: weakref.WeakSet[Buffer] = weakref.WeakSet()
 _by_key: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()
@@ -43,7 +31,7 @@ def buffer_of(key: int) -> Buffer:
     return buffer
 
 
-class Buffer:
+class Buffer(Calls):
     """One rank's end of the pair of operations dispatch and combine.
 
     All ranks make the same calls in the same order. Any thread may call, one at a time. Arrays are NumPy arrays or
@@ -157,8 +145,8 @@ class Buffer:
         Raises UsageError for an id outside [-1, E), naming token and column. On a GPU's stream nobody waits for that:
         such an id counts as none, and the first dispatch that can know of it raises.
         """
-        with on_stream(self._gpu, stream, ids) as handle:
-            return Plan(self._core.plan(readable(ids), handle, sms(num_sms)), is_torch(ids))
+        number, scope = self._place(stream, ids)
+        return Plan(run_in(scope, self._core.plan, ids, number, sms(num_sms)), is_torch(ids))
 
     def plan_from_rank_map(self, is_token_in_rank: Array, *, stream: Any = None, num_sms: int | None = None) -> Plan:
         """The route of a batch from the ranks that its tokens go to, without expert ids: for token-major dispatches.
@@ -166,9 +154,9 @@ class Buffer:
         is_token_in_rank  [T, R] bool or uint8, any strides
         stream, num_sms   see dispatch()
         """
-        with on_stream(self._gpu, stream, is_token_in_rank) as handle:
-            core = self._core.plan_from_rank_map(readable(is_token_in_rank), handle, sms(num_sms))
-            return Plan(core, is_torch(is_token_in_rank))
+        number, scope = self._place(stream, is_token_in_rank)
+        core = run_in(scope, self._core.plan_from_rank_map, is_token_in_rank, number, sms(num_sms))
+        return Plan(core, is_torch(is_token_in_rank))
 
     def handle(
         self, plan: Plan, *, recv_offset: Array, recv_token: Array, source_tokens: Array, recv_ids: Array | None = None
@@ -186,200 +174,9 @@ class Buffer:
             recv_ids = recv_token[:, None][:, :0]
         if is_handle(plan):
             raise UsageError("plan is a Handle, legal: a Plan")
-        with on_stream(self._gpu, None, recv_offset) as handle:
-            tensors = [dense(one) for one in (recv_offset, recv_token, source_tokens, recv_ids)]
-            return Handle(self._core.handle(plan._core, *tensors, stream=handle), is_torch(recv_offset))
-
-    def dispatch(
-        self,
-        route: Plan | Handle,
-        x: Array,
-        *,
-        scales: Array | None = None,
-        weights: Array | None = None,
-        global_scale: Array | None = None,
-        dtype: Any = None,
-        layout: str = "token_major",
-        alignment: int = 1,
-        quantise: str = "none",
-        scale_layout: str = "usual",
-        fixed_size: bool = False,
-        capacity: int | None = None,
-        max_tokens: int | None = None,
-        zero_padding: bool = False,
-        drop_overflow: bool = False,
-        stream: Any = None,
-        num_sms: int | None = None,
-    ) -> Received:
-        """Sends every token once to each rank that owns one of its experts. Collective.
-
-        route          a Plan; or the Handle of an earlier dispatch to go the same way again: layout, alignment and
-                       max_tokens are then those of that dispatch
-        x              [T, H] rows of a multiple of 16 bytes, any element type of 1, 2 or 4 bytes
-        scales         [T, P] of a 4-byte type, any strides; travels with x untouched
-        weights        [T, K] float32
-        dtype          what x's elements are, where the array cannot say it: "bfloat16" for uint16, "float8_e4m3fn" for
-                       uint8
-        layout         "token_major": one row a token, by source rank, then token order, local expert ids beside it
-                       "expert_major": one row a (token, expert), grouped by expert
-                       "slab": the same in [L, R x max_tokens, H]
-        alignment      expert-major: each expert's group begins at a multiple of it, in rows
-        quantise       "none", or what bfloat16 rows become on the way, with their scales in Received.scales. float8:
-                       "fp8" (a float32 scale for each 128 elements), "fp8_pow2" (powers of two), "fp8_ue8m0" (the same
-                       as exponent bytes), "fp8_row" (one float32 scale a row), "mxfp8" (an exponent byte for each 32).
-                       "nvfp4": 4-bit elements, two to a byte, and a float8 scale for each 16. Bytes lie four to an
-                       int32
-        global_scale   float32 G of one element, with "nvfp4": a row stands for q * scale / G; None = 1
-        scale_layout   "usual", or "tiles" of 128 rows x 4 scales, for scales of a byte; see Received.scales
-        fixed_size     outputs have their worst-case size, and the host waits for no count; a slab always is so. On a
-                       GPU's stream it waits for nothing: masked is then empty, num_rows all rows, num_dropped 0
-        capacity       rows of fixed-size outputs; None = worst case. Rows past it are dropped
-        max_tokens     most tokens of any rank in this call; None = the buffer's
-        zero_padding   clear rows that hold nothing
-        drop_overflow  count rows past the capacity in Received.num_dropped; else OverflowError_ after the call
-        stream         on a GPU: a stream of torch or CuPy, or its number; None = torch's current one for torch tensors,
-                       else none: the call returns when its outputs are valid
-        num_sms        on a GPU: most multiprocessors that the call takes; None = the buffer's
-
-        Raises UsageError for a wrong argument: the other ranks then raise RefusedError, and the next call works.
-        """
-        with self._on(self._core.refuse_dispatch, stream, x, scales, weights, global_scale) as handle:
-            return self._dispatch(
-                route,
-                x,
-                scales,
-                weights,
-                global_scale,
-                dtype,
-                layout=layout,
-                alignment=alignment,
-                quantise=quantise,
-                scale_layout=scale_layout,
-                fixed_size=fixed_size,
-                capacity=capacity,
-                max_tokens=max_tokens,
-                zero_padding=zero_padding,
-                drop_overflow=drop_overflow,
-                stream=handle,
-                num_sms=num_sms,
-            )
-
-    def _dispatch(
-        self,
-        route: Plan | Handle,
-        x: Array,
-        scales: Array | None,
-        weights: Array | None,
-        global_scale: Array | None,
-        dtype: Any,
-        **options: Any,
-    ) -> Received:
-        with self._refusing(self._core.refuse_dispatch):
-            inputs = dispatch_input(x, scales=scales, weights=weights, global_scale=global_scale, dtype=dtype)
-            chosen = dispatch_options(**options)
-            call: Any = self._core.dispatch_again if is_handle(route) else self._core.dispatch
-        return Received(call(route._core, inputs, chosen), is_torch(x))
-
-    def dispatch_send(
-        self,
-        route: Plan,
-        x: Array,
-        *,
-        scales: Array | None = None,
-        weights: Array | None = None,
-        global_scale: Array | None = None,
-        dtype: Any = None,
-        stream: Any = None,
-        **options: Any,
-    ) -> Split[Received]:
-        """The first half of a dispatch(): sends and returns. Outputs are fixed-size. At most two may wait for their
-        receive(); a third send runs that of the first. Arguments and errors are dispatch()'s."""
-        with self._on(self._core.refuse_dispatch, stream, x, scales, weights, global_scale) as handle:
-            with self._refusing(self._core.refuse_dispatch):
-                inputs = dispatch_input(x, scales=scales, weights=weights, global_scale=global_scale, dtype=dtype)
-                chosen = dispatch_options(**{**options, "fixed_size": True, "stream": handle})
-                check_plan(route)
-            core = self._core.dispatch_send(route._core, inputs, chosen)
-        torch = is_torch(x)
-        return Split(core, lambda received: Received(received, torch), self._core, inputs, self._join(handle, torch))
-
-    def combine(
-        self,
-        handle: Handle,
-        x: Array,
-        *,
-        bias: Array | Sequence[Array] | None = None,
-        row_weights: Array | None = None,
-        weights: Array | None = None,
-        weighted: bool = False,
-        float32_wire: bool = False,
-        dtype: Any = None,
-        out_dtype: Any = None,
-        out: Array | None = None,
-        stream: Any = None,
-        num_sms: int | None = None,
-    ) -> Combined:
-        """Brings the experts' rows back and sums them in FP32: first a rank's, then over ranks ascending. Collective.
-
-        handle        of the dispatch whose rows these are
-        x             the experts' rows in the layout of that dispatch, [rows, H] or [L, R x M, H]; bfloat16, float16 or
-                      float32
-        bias          one or two [T, H] of the output's type, added first
-        row_weights   token-major [rows, K], others [rows] float32; come back as Combined.weights (the weights'
-                      gradient)
-        weights       [T, K] float32 weights that the dispatch was not given; not token-major
-        weighted      multiply with the weights given to the dispatch; not token-major
-        float32_wire  partial sums cross the wire in FP32, not in the output's type
-        dtype         what x's elements are, where the array cannot say it: "bfloat16" for uint16
-        out_dtype     of the result; None = x's
-        out           [T, H] to write to
-        stream, num_sms  see dispatch()
-
-        Raises UsageError for a wrong argument: the other ranks then raise RefusedError, and the next call works.
-        """
-        arrays = {"bias": bias, "row_weights": row_weights, "weights": weights, "out": out}
-        with self._on(self._core.refuse_combine, stream, x, *_flat(arrays)) as number:
-            with self._refusing(self._core.refuse_combine):
-                inputs = combine_input(x, dtype=dtype, out_dtype=out_dtype, **arrays)
-                options = combine_options(
-                    weighted=weighted,
-                    float32_wire=float32_wire,
-                    out_dtype=out_dtype,
-                    stream=number,
-                    num_sms=num_sms,
-                )
-                check_handle(handle)
-            return Combined(self._core.combine(handle._core, inputs, options), is_torch(x), out)
-
-    def combine_send(
-        self,
-        handle: Handle,
-        x: Array,
-        *,
-        weighted: bool = False,
-        float32_wire: bool = False,
-        out_dtype: Any = None,
-        out: Array | None = None,
-        stream: Any = None,
-        num_sms: int | None = None,
-        **arrays: Any,
-    ) -> Split[Combined]:
-        """The first half of a combine(): sends and returns. Arguments and errors are combine()'s."""
-        with self._on(self._core.refuse_combine, stream, x, out, *_flat(arrays)) as number:
-            with self._refusing(self._core.refuse_combine):
-                inputs = combine_input(x, out_dtype=out_dtype, out=out, **arrays)
-                options = combine_options(
-                    weighted=weighted,
-                    float32_wire=float32_wire,
-                    out_dtype=out_dtype,
-                    stream=number,
-                    num_sms=num_sms,
-                )
-                check_handle(handle)
-            core = self._core.combine_send(handle._core, inputs, options)
-        torch = is_torch(x)
-        join_it = self._join(number, torch)
-        return Split(core, lambda combined: Combined(combined, torch, out), self._core, inputs, join_it)
+        number, scope = self._place(None, recv_offset)
+        tensors = (recv_offset, recv_token, source_tokens, recv_ids)
+        return Handle(run_in(scope, self._core.handle, plan._core, *tensors, number), is_torch(recv_offset))
 
     def mask(self, rank: int) -> None:
         """Stops exchanging anything with `rank`, both ways, until a reset(): its part of every result is zero."""
@@ -424,41 +221,6 @@ class Buffer:
 
     def __reduce__(self) -> Any:
         raise UsageError("a Buffer cannot be pickled: its windows belong to this process; build one on each rank")
-
-    @contextmanager
-    def _on(self, refuse: Callable[[str], None], stream: Any, *arrays: Array | None) -> Iterator[int | None]:
-        """The stream of a call with these arrays. torch's results lie in torch's memory."""
-        if self._gpu is not None and not self._has_allocator and is_torch(arrays[0]):
-            self._has_allocator = True
-            in_heap = TorchHeap(self._core, self._gpu).empty if self._core.has_heap else None
-            self._core.set_torch_allocator(torch_allocator(self._gpu, in_heap))
-        with ExitStack() as stack:
-            with self._refusing(refuse):
-                handle = stack.enter_context(on_stream(self._gpu, stream, *arrays))
-            yield handle
-
-    def _join(self, stream: int | None, torch: bool) -> Callable[[Any], None] | None:
-        """What a split call does after its receive."""
-        if self._gpu is None or not torch:
-            return None
-        return lambda result: join(self._gpu, stream, result.tensors)
-
-    @contextmanager
-    def _refusing(self, refuse: Callable[[str], None]) -> Iterator[None]:
-        """Arguments that C++ cannot even read: the other ranks make the call, so this one tells them."""
-        try:
-            yield
-        except Exception as error:
-            refuse(argument_named_by(error))
-            raise
-
-
-def _flat(arrays: dict[str, Any]) -> list[Array | None]:
-    """The arrays of a combine; a bias may be two."""
-    flat: list[Array | None] = []
-    for one in arrays.values():
-        flat.extend(one if isinstance(one, (tuple, list)) else [one])
-    return flat
 
 
 @atexit.register

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from . import _core
-
 Array = Any
 """A NumPy array, or a torch tensor."""
 
@@ -22,14 +20,15 @@ def is_torch(array: object) -> bool:
 
 
 def readable(array: Array) -> Array:
-    """The array as C++ takes it: without autograd's claim on it, which DLPack does not carry."""
+    """The array as C++ takes it: without autograd's claim on it, which DLPack does not carry. C++ asks for this where
+    torch has no table of functions (python/src/exchange.hpp)."""
     if not is_torch(array):
         return array
     return _described(array) if array.is_cuda or "float8" in name_of(array.dtype) else array.detach()
 
 
 def _described(tensor: Any) -> tuple[Any, ...]:
-    """What DLPack cannot hand over as it is; see array.hpp."""
+    """What DLPack cannot hand over as it is; see array.cpp."""
     return (tensor, tensor.data_ptr(), name_of(tensor.dtype), tuple(tensor.shape), tensor.stride(), tensor.device.index)
 
 
@@ -69,16 +68,6 @@ def dense(array: Array, *, inner: bool = False) -> Array:
 def _has_dense_rows(array: np.ndarray) -> bool:
     rows_apart = array.strides[0] >= 0 and array.strides[0] % array.itemsize == 0
     return array.strides[1] == array.itemsize and rows_apart
-
-
-def export(tensor: _core.Tensor | None, torch: bool) -> Array | None:
-    """C++'s tensor as an array of the framework, sharing its memory; on a GPU, for others than torch, an object with
-    __dlpack__."""
-    if tensor is None:
-        return None
-    if torch:
-        return tensor.torch()
-    return tensor.array() if tensor.is_on_gpu else tensor.numpy()
 
 
 def dtype_name(dtype: object | None) -> str | None:

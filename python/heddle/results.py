@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from . import _core
-from .frameworks import Array, export
+from .frameworks import Array
 from .route import Handle
 
 Result = TypeVar("Result")
@@ -25,7 +25,7 @@ class Received:
         self._torch = torch
 
     def _tensor(self, name: str) -> Array | None:
-        return export(getattr(self._core, name), self._torch)
+        return getattr(self._core, name)(self._torch)
 
     @cached_property
     def x(self) -> Array:
@@ -35,7 +35,7 @@ class Received:
     @property
     def x_dtype(self) -> str:
         """Name of x's element type: "bfloat16", "float8_e4m3fn", ..."""
-        return self._core.x.dtype if self._core.x else "unknown"
+        return self._core.x_dtype
 
     @cached_property
     def scales(self) -> Array | None:
@@ -112,7 +112,7 @@ class Received:
         return [getattr(self, name) for name in names]
 
     def __repr__(self) -> str:
-        return f"Received(x={self._core.x!r}, num_rows={self.num_rows}, masked={self.masked})"
+        return f"Received(x={self._core.x_says}, num_rows={self.num_rows}, masked={self.masked})"
 
 
 class Combined:
@@ -126,17 +126,17 @@ class Combined:
     @cached_property
     def x(self) -> Array:
         """[T, H]; the caller's `out` if one was given."""
-        return export(self._core.x, self._torch) if self._out is None else self._out
+        return self._core.x(self._torch) if self._out is None else self._out
 
     @property
     def x_dtype(self) -> str:
         """Name of x's element type."""
-        return self._core.x.dtype if self._core.x else "unknown"
+        return self._core.x_dtype
 
     @cached_property
     def weights(self) -> Array | None:
         """[T, K] float32 if row_weights were given."""
-        return export(self._core.weights, self._torch)
+        return self._core.weights(self._torch)
 
     @property
     def masked(self) -> list[int]:
@@ -148,7 +148,7 @@ class Combined:
         return [self.x, self.weights]
 
     def __repr__(self) -> str:
-        return f"Combined(x={self._core.x!r}, masked={self.masked})"
+        return f"Combined(x={self._core.x_says}, masked={self.masked})"
 
 
 class Split(Generic[Result]):
@@ -158,18 +158,12 @@ class Split(Generic[Result]):
     """
 
     def __init__(
-        self,
-        core: Any,
-        wrap: Callable[[Any], Result],
-        buffer: _core.Buffer,
-        keep: object,
-        join: Callable[[Any], None] | None = None,
+        self, core: Any, result: Result, buffer: _core.Buffer, join: Callable[[Any], None] | None = None
     ) -> None:
         self._core = core
         self._buffer = buffer
-        self._keep: object | None = keep
         self._join = join
-        self.result = wrap(core.result)
+        self.result = result
 
     def receive(self) -> Result:
         """Waits for the rows and returns `result`. Any thread may call it; a second call does nothing. On a GPU the
@@ -177,5 +171,4 @@ class Split(Generic[Result]):
         self._core.receive(self._buffer)
         if self._join is not None:
             self._join(self.result)
-        self._keep = None
         return self.result

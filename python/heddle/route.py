@@ -6,7 +6,7 @@ from typing import Any
 
 from . import _core
 from .errors import UsageError
-from .frameworks import Array, export
+from .frameworks import Array
 
 
 class _Route:
@@ -19,7 +19,7 @@ class _Route:
         self._torch = torch
 
     def _tensor(self, name: str) -> Array:
-        return export(getattr(self._core, name), self._torch)
+        return getattr(self._core, name)(self._torch)
 
     def __reduce__(self) -> Any:
         raise UsageError(f"a {type(self).__name__} cannot be pickled: it belongs to a buffer of this process")

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 
+from . import _core
 from .errors import UsageError
 from .frameworks import Array, is_torch
+
+Result = TypeVar("Result")
 
 
 def gpu_of(device: Any) -> int | None:
@@ -37,29 +40,43 @@ def handle_of(stream: Any) -> int:
     return index(stream)
 
 
-@contextmanager
-def on_stream(gpu: int | None, stream: Any, *inputs: Array | None) -> Iterator[int | None]:
-    """Makes the stream of a call torch's current one, so that what torch makes for the call belongs to it, and gives
-    its number. The inputs may be freed, or written to in the stream, as soon as the call has returned."""
-    if gpu is None:
-        if stream is not None:
-            raise UsageError(f"stream is {stream!r}, legal on the CPU: None")
-        yield None
-        return
+def place(
+    gpu: int, stream: Any, inputs: tuple[Array | None, ...]
+) -> tuple[int | None, AbstractContextManager[Any] | None]:
+    """(the number of a call's stream, the scope to make the call in). In it that stream is torch's current one, so that
+    what torch makes for the call belongs to it. The inputs may be freed, or written to in the stream, as soon as the
+    call has returned. No scope where nothing is to be changed."""
     if not any(is_torch(one) for one in inputs):
-        yield None if stream is None else handle_of(stream)
-        return
+        return None if stream is None else handle_of(stream), None
     torch = sys.modules["torch"]
-    current = torch.cuda.current_stream(gpu).cuda_stream
+    current = _current(torch, gpu)
     wanted = current if stream is None else handle_of(stream)
-    with ExitStack() as stack:
-        if wanted != current:
-            other = torch.cuda.ExternalStream(wanted, device=gpu)
-            stack.enter_context(torch.cuda.stream(other))
-            _use_in(other, inputs)
-        elif torch.cuda.current_device() != gpu:
-            stack.enter_context(torch.cuda.device(gpu))
-        yield wanted
+    if wanted != current:
+        return wanted, _in_stream(torch, gpu, wanted, inputs)
+    if torch.cuda.current_device() != gpu:
+        return wanted, torch.cuda.device(gpu)
+    return wanted, None
+
+
+def run_in(scope: AbstractContextManager[Any] | None, call: Callable[..., Result], *args: Any) -> Result:
+    """call(*args) in the scope that place() gave."""
+    if scope is None:
+        return call(*args)
+    with scope:
+        return call(*args)
+
+
+@contextmanager
+def _in_stream(torch: Any, gpu: int, number: int, inputs: tuple[Array | None, ...]) -> Iterator[None]:
+    stream = torch.cuda.ExternalStream(number, device=gpu)
+    with torch.cuda.stream(stream):
+        _use_in(stream, inputs)
+        yield
+
+
+def _current(torch: Any, gpu: int) -> int:
+    number = _core.torch_stream(gpu)
+    return torch.cuda.current_stream(gpu).cuda_stream if number is None else number
 
 
 def join(gpu: int | None, stream: int | None, results: Callable[[], Iterable[Array | None]]) -> None:

@@ -8,12 +8,10 @@ namespace heddle::python {
 namespace nb = nanobind;
 
 void bind_errors(nb::module_&);
-void bind_tensor(nb::module_&);
 void bind_bootstrap(nb::module_&);
 void bind_plan(nb::module_&);
 void bind_results(nb::module_&);
 void bind_metrics(nb::module_&);
-void bind_inputs(nb::module_&);
 void bind_options(nb::module_&);
 void bind_buffer(nb::module_&);
 void bind_spec(nb::module_&);

@@ -6,7 +6,7 @@
 
 #include "array.hpp"
 #include "blocking.hpp"
-#include "inputs.hpp"
+#include "calls.hpp"
 #include "own_buffer.hpp"
 #include "placement.hpp"
 #include "seconds.hpp"
@@ -61,42 +61,12 @@ Plan plan_from_rank_map(OwnBuffer& own, nb::handle map, Stream stream, int num_s
 
 Handle handle(OwnBuffer& own, const Plan& plan, nb::handle recv_offset, nb::handle recv_token, nb::handle source_tokens,
               nb::handle recv_ids, Stream stream) {
-  const Array offset = array_of(recv_offset, "recv_offset"), token = array_of(recv_token, "recv_token");
-  const Array tokens = array_of(source_tokens, "source_tokens"), ids = array_of(recv_ids, "recv_ids");
+  const Array offset = dense_array_of(recv_offset, "recv_offset", Dense::all);
+  const Array token = dense_array_of(recv_token, "recv_token", Dense::all);
+  const Array tokens = dense_array_of(source_tokens, "source_tokens", Dense::all);
+  const Array ids = dense_array_of(recv_ids, "recv_ids", Dense::all);
   return blocking(own.get(), [&](Buffer& buffer) {
     return buffer.handle(plan, {offset.view, token.view, tokens.view, ids.view}, placement(stream, 0));
-  });
-}
-
-Received dispatch(OwnBuffer& own, const Plan& plan, const DispatchArrays& arrays, const DispatchOptions& options) {
-  return blocking(own.get(), [&](Buffer& buffer) { return buffer.dispatch(plan, arrays.input(), options); });
-}
-
-Received dispatch_again(OwnBuffer& own, const Handle& handle, const DispatchArrays& arrays,
-                        const DispatchOptions& options) {
-  return blocking(own.get(), [&](Buffer& buffer) { return buffer.dispatch(handle, arrays.input(), options); });
-}
-
-Split<Received> dispatch_send(OwnBuffer& own, const Plan& plan, const DispatchArrays& arrays,
-                              const DispatchOptions& options) {
-  return blocking(own.get(), [&](Buffer& buffer) { return buffer.dispatch_send(plan, arrays.input(), options); });
-}
-
-CombineOptions with_out(const CombineOptions& options, const CombineArrays& arrays) {
-  CombineOptions all = options;
-  all.out = arrays.out.view;
-  return all;
-}
-
-Combined combine(OwnBuffer& own, const Handle& handle, const CombineArrays& arrays, const CombineOptions& options) {
-  return blocking(own.get(),
-                  [&](Buffer& buffer) { return buffer.combine(handle, arrays.input(), with_out(options, arrays)); });
-}
-
-Split<Combined> combine_send(OwnBuffer& own, const Handle& handle, const CombineArrays& arrays,
-                             const CombineOptions& options) {
-  return blocking(own.get(), [&](Buffer& buffer) {
-    return buffer.combine_send(handle, arrays.input(), with_out(options, arrays));
   });
 }
 
@@ -116,8 +86,9 @@ void bind_buffer(nb::module_& m) {
       .def("__enter__", &HeapScope::enter)
       .def("__exit__", &HeapScope::leave, nb::arg("kind").none(), nb::arg("error").none(), nb::arg("at").none());
   m.def("predicted_bytes", &predicted_bytes, nb::arg("config"), nb::arg("ranks"));
-  nb::class_<OwnBuffer>(m, "Buffer")
-      .def("__init__", &make_buffer, nb::arg("bootstrap"), nb::arg("config"))
+  nb::class_<OwnBuffer> type(m, "Buffer");
+  bind_calls(type);
+  type.def("__init__", &make_buffer, nb::arg("bootstrap"), nb::arg("config"))
       .def_prop_ro("rank", [](const OwnBuffer& own) { return own.get().topology().rank; })
       .def_prop_ro("size", [](const OwnBuffer& own) { return own.get().topology().world; })
       .def("first_expert", [](const OwnBuffer& own, int rank) { return own.get().topology().first_expert(rank); })
@@ -128,11 +99,6 @@ void bind_buffer(nb::module_& m) {
            nb::arg("stream").none() = nb::none(), nb::arg("num_sms") = 0)
       .def("handle", &handle, nb::arg("plan"), nb::arg("recv_offset"), nb::arg("recv_token"), nb::arg("source_tokens"),
            nb::arg("recv_ids"), nb::arg("stream").none() = nb::none())
-      .def("dispatch", &dispatch)
-      .def("dispatch_again", &dispatch_again)
-      .def("dispatch_send", &dispatch_send)
-      .def("combine", &combine)
-      .def("combine_send", &combine_send)
       .def("refuse_dispatch",
            [](OwnBuffer& own, const std::string& argument) {
              blocking(own.get(), [&](Buffer& buffer) { buffer.refuse_dispatch(argument); });

@@ -1,40 +1,37 @@
 #include "inputs.hpp"
 
+#include <heddle/error.hpp>
+
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-
-#include "bindings.hpp"
 
 namespace heddle::python {
 namespace {
 
-using Name = std::optional<std::string>;
+bool is_sequence(nb::handle object) { return nb::isinstance<nb::tuple>(object) || nb::isinstance<nb::list>(object); }
 
-void make_dispatch(DispatchArrays* arrays, nb::handle x, const Name& dtype, nb::handle scales, nb::handle weights,
-                   nb::handle global_scale) {
-  new (arrays) DispatchArrays{array_of(x, "x", dtype), array_of(scales, "scales"), array_of(weights, "weights"),
-                              array_of(global_scale, "global_scale")};
-}
-
-/// The biases and the output have the result's type, which without out_dtype is x's.
-void make_combine(CombineArrays* arrays, nb::handle x, const Name& dtype, const Name& out_dtype, nb::handle bias0,
-                  nb::handle bias1, nb::handle row_weights, nb::handle weights, nb::handle out) {
-  const Name result = out_dtype ? out_dtype : dtype;
-  new (arrays) CombineArrays{array_of(x, "x", dtype),         array_of(bias0, "bias", result),
-                             array_of(bias1, "bias", result), array_of(row_weights, "row_weights"),
-                             array_of(weights, "weights"),    writable_array_of(out, "out", result)};
+/// The i-th of up to two biases, or None.
+nb::object bias_of(nb::handle bias, size_t i) {
+  if (!is_sequence(bias)) return i == 0 ? nb::borrow(bias) : nb::none();
+  const size_t count = nb::len(bias);
+  HEDDLE_CHECK(count <= 2, "bias has {} tensors, legal: 1 or 2", count);
+  return i < count ? nb::object(bias[i]) : nb::none();
 }
 
 }  // namespace
 
-void bind_inputs(nb::module_& m) {
-  nb::class_<DispatchArrays>(m, "DispatchInput")
-      .def("__init__", &make_dispatch, nb::kw_only(), nb::arg("x").none(), nb::arg("dtype").none(),
-           nb::arg("scales").none(), nb::arg("weights").none(), nb::arg("global_scale").none());
-  nb::class_<CombineArrays>(m, "CombineInput")
-      .def("__init__", &make_combine, nb::kw_only(), nb::arg("x").none(), nb::arg("dtype").none(),
-           nb::arg("out_dtype").none(), nb::arg("bias0").none(), nb::arg("bias1").none(), nb::arg("row_weights").none(),
-           nb::arg("weights").none(), nb::arg("out").none());
-}
+DispatchArrays::DispatchArrays(nb::handle x_in, const Name& dtype, nb::handle scales_in, nb::handle weights_in,
+                               nb::handle global_scale_in)
+    : x(dense_array_of(x_in, "x", Dense::rows, dtype)), scales(array_of(scales_in, "scales")),
+      weights(dense_array_of(weights_in, "weights", Dense::all)),
+      global_scale(scalar_of(global_scale_in, "global_scale")) {}
+
+CombineArrays::CombineArrays(nb::handle x_in, const Name& dtype, const Name& result, nb::handle bias,
+                             nb::handle row_weights_in, nb::handle weights_in, nb::handle out_in)
+    : x(dense_array_of(x_in, "x", Dense::rows, dtype)),
+      bias0(dense_array_of(bias_of(bias, 0), "bias", Dense::all, result)),
+      bias1(dense_array_of(bias_of(bias, 1), "bias", Dense::all, result)),
+      row_weights(dense_array_of(row_weights_in, "row_weights", Dense::all)),
+      weights(dense_array_of(weights_in, "weights", Dense::all)), out(writable_array_of(out_in, "out", result)) {}
 
 }  // namespace heddle::python

@@ -7,8 +7,13 @@
 
 namespace heddle::python {
 
+using Name = std::optional<std::string>;
+
 struct DispatchArrays {
   Array x, scales, weights, global_scale;
+
+  /// As a caller passed them. Throws Error{usage} naming the one that Heddle cannot read.
+  DispatchArrays(nb::handle x, const Name& dtype, nb::handle scales, nb::handle weights, nb::handle global_scale);
 
   DispatchInput input() const {
     return {.x = x.view, .scales = scales.view, .weights = weights.view, .global_scale = global_scale.view};
@@ -17,6 +22,10 @@ struct DispatchArrays {
 
 struct CombineArrays {
   Array x, bias0, bias1, row_weights, weights, out;
+
+  /// `bias` is none, one, or a tuple or list of up to two; they and `out` have the result's type.
+  CombineArrays(nb::handle x, const Name& dtype, const Name& result, nb::handle bias, nb::handle row_weights,
+                nb::handle weights, nb::handle out);
 
   CombineInput input() const {
     return {.x = x.view,

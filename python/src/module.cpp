@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include "bindings.hpp"
+#include "exchange.hpp"
 #include "memory/cuda_devices.hpp"
 #include "memory/cuda_vmm.hpp"
 
@@ -17,13 +18,12 @@ NB_MODULE(_core, m) {
   m.attr("features") = features;
   m.def("cuda_problem", &cuda_problem, "Why no GPU can be used here; empty: one can. The first call asks the driver.");
   m.def("num_gpus", [] { return heddle::list_cuda_devices().size(); });
+  m.def("torch_stream", &torch_stream, "torch's current stream of a GPU; None where torch does not tell it.");
   bind_errors(m);
-  bind_tensor(m);
   bind_bootstrap(m);
   bind_plan(m);
   bind_results(m);
   bind_metrics(m);
-  bind_inputs(m);
   bind_options(m);
   bind_buffer(m);
   bind_spec(m);

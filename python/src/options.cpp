@@ -1,4 +1,4 @@
-// The choices of a call, with the words that Python uses for C++'s enumerations.
+// The choices of a call but for where it runs, with the words that Python uses for C++'s enumerations.
 #include <heddle/buffer.hpp>
 
 #include <nanobind/stl/optional.h>
@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "bindings.hpp"
-#include "placement.hpp"
 
 namespace heddle::python {
 namespace {
@@ -49,8 +48,7 @@ Value find(const char* argument, std::string_view word, const Words<Value, N>& w
 
 void make_dispatch(DispatchOptions* options, const std::string& layout, int alignment, const std::string& quantise,
                    const std::string& scale_layout, bool fixed_size, int64_t capacity, int max_tokens,
-                   bool zero_padding, bool drop_overflow,
-                   std::optional<uintptr_t> stream, int num_sms) {
+                   bool zero_padding, bool drop_overflow) {
   new (options) DispatchOptions{.layout = find("layout", layout, kLayouts),
                                 .alignment = alignment,
                                 .quantise = find("quantise", quantise, kQuantise),
@@ -59,14 +57,12 @@ void make_dispatch(DispatchOptions* options, const std::string& layout, int alig
                                 .capacity = capacity,
                                 .max_tokens = max_tokens,
                                 .zero_padding = zero_padding,
-                                .drop_overflow = drop_overflow,
-                                .on = placement(stream, num_sms)};
+                                .drop_overflow = drop_overflow};
 }
 
 void make_combine(CombineOptions* options, bool weighted, bool float32_wire,
-                  const std::optional<std::string>& out_dtype, std::optional<uintptr_t> stream, int num_sms) {
-  new (options)
-      CombineOptions{.weighted = weighted, .float32_wire = float32_wire, .on = placement(stream, num_sms)};
+                  const std::optional<std::string>& out_dtype) {
+  new (options) CombineOptions{.weighted = weighted, .float32_wire = float32_wire};
   if (out_dtype) options->out_dtype = parse_dtype(*out_dtype);
 }
 
@@ -76,11 +72,10 @@ void bind_options(nb::module_& m) {
   nb::class_<DispatchOptions>(m, "DispatchOptions")
       .def("__init__", &make_dispatch, nb::kw_only(), nb::arg("layout"), nb::arg("alignment"), nb::arg("quantise"),
            nb::arg("scale_layout"), nb::arg("fixed_size"), nb::arg("capacity"), nb::arg("max_tokens"),
-           nb::arg("zero_padding"),
-           nb::arg("drop_overflow"), nb::arg("stream").none() = nb::none(), nb::arg("num_sms") = 0);
+           nb::arg("zero_padding"), nb::arg("drop_overflow"));
   nb::class_<CombineOptions>(m, "CombineOptions")
       .def("__init__", &make_combine, nb::kw_only(), nb::arg("weighted"), nb::arg("float32_wire"),
-           nb::arg("out_dtype").none(), nb::arg("stream").none() = nb::none(), nb::arg("num_sms") = 0);
+           nb::arg("out_dtype").none());
 }
 
 }  // namespace heddle::python

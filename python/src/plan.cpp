@@ -6,10 +6,10 @@
 namespace heddle::python {
 namespace {
 
-/// A property whose tensor keeps its plan or handle alive.
+/// A method whose tensor keeps its plan or handle alive.
 template <class Route, class Get>
 auto tensor_of(Get get) {
-  return [get](const Route& route) { return exported(kept((route.*get)(), route)); };
+  return [get](const Route& route, bool torch) { return exported(kept((route.*get)(), route), torch); };
 }
 
 }  // namespace
@@ -18,20 +18,20 @@ void bind_plan(nb::module_& m) {
   nb::class_<Plan>(m, "Plan")
       .def_prop_ro("tokens", &Plan::tokens)
       .def_prop_ro("topk", &Plan::topk)
-      .def_prop_ro("ids", tensor_of<Plan>(&Plan::ids))
-      .def_prop_ro("is_token_in_rank", tensor_of<Plan>(&Plan::is_token_in_rank))
-      .def_prop_ro("num_tokens_per_rank", tensor_of<Plan>(&Plan::num_tokens_per_rank))
-      .def_prop_ro("num_tokens_per_expert", tensor_of<Plan>(&Plan::num_tokens_per_expert))
-      .def_prop_ro("num_rows_per_expert", tensor_of<Plan>(&Plan::num_rows_per_expert));
+      .def("ids", tensor_of<Plan>(&Plan::ids))
+      .def("is_token_in_rank", tensor_of<Plan>(&Plan::is_token_in_rank))
+      .def("num_tokens_per_rank", tensor_of<Plan>(&Plan::num_tokens_per_rank))
+      .def("num_tokens_per_expert", tensor_of<Plan>(&Plan::num_tokens_per_expert))
+      .def("num_rows_per_expert", tensor_of<Plan>(&Plan::num_rows_per_expert));
   nb::class_<Handle>(m, "Handle")
       .def_prop_ro("plan", &Handle::plan)
-      .def_prop_ro("recv_offset", tensor_of<Handle>(&Handle::recv_offset))
-      .def_prop_ro("recv_token", tensor_of<Handle>(&Handle::recv_token))
-      .def_prop_ro("source_tokens", tensor_of<Handle>(&Handle::source_tokens))
-      .def_prop_ro("row_of", tensor_of<Handle>(&Handle::row_of))
-      .def_prop_ro("recv_ids", tensor_of<Handle>(&Handle::recv_ids))
-      .def_prop_ro("recv_weights", tensor_of<Handle>(&Handle::recv_weights))
-      .def_prop_ro("status", tensor_of<Handle>(&Handle::status))
+      .def("recv_offset", tensor_of<Handle>(&Handle::recv_offset))
+      .def("recv_token", tensor_of<Handle>(&Handle::recv_token))
+      .def("source_tokens", tensor_of<Handle>(&Handle::source_tokens))
+      .def("row_of", tensor_of<Handle>(&Handle::row_of))
+      .def("recv_ids", tensor_of<Handle>(&Handle::recv_ids))
+      .def("recv_weights", tensor_of<Handle>(&Handle::recv_weights))
+      .def("status", tensor_of<Handle>(&Handle::status))
       .def_prop_ro("num_received", &Handle::num_received);
 }
 

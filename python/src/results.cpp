@@ -2,10 +2,12 @@
 #include <heddle/buffer.hpp>
 
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "blocking.hpp"
 #include "own_buffer.hpp"
+#include "sent.hpp"
 #include "tensor.hpp"
 
 namespace heddle::python {
@@ -13,41 +15,50 @@ namespace {
 
 template <class Result>
 auto field(Tensor Result::* member) {
-  return [member](const Result& result) { return exported(result.*member); };
+  return [member](const Result& result, bool torch) { return exported(result.*member, torch); };
 }
 
 template <class Result>
-void bind_split(nb::module_& m, const char* name) {
-  nb::class_<Split<Result>>(m, name)
-      .def_prop_ro("result", [](const Split<Result>& split) { return std::const_pointer_cast<Result>(split.result); })
-      .def("receive",
-           [](Split<Result>& split, OwnBuffer& own) { blocking(own.get(), [&](Buffer&) { split.receive(); }); });
+void bind_sent(nb::module_& m, const char* name) {
+  nb::class_<Sent<Result>>(m, name)
+      .def_prop_ro("result", [](const Sent<Result>& sent) { return std::const_pointer_cast<Result>(sent.split.result); })
+      .def("receive", [](Sent<Result>& sent, OwnBuffer& own) {
+        blocking(own.get(), [&](Buffer&) { sent.split.receive(); });
+        sent.arrays.reset();
+      });
 }
+
+std::string describe_x(const Tensor& x) { return x.view.describe(); }
+std::string dtype_of_x(const Tensor& x) { return x.is_set() ? name_of(x.view.dtype) : "unknown"; }
 
 }  // namespace
 
 void bind_results(nb::module_& m) {
   nb::class_<Received>(m, "Received")
-      .def_prop_ro("x", field(&Received::x))
-      .def_prop_ro("scales", field(&Received::scales))
-      .def_prop_ro("ids", field(&Received::ids))
-      .def_prop_ro("weights", field(&Received::weights))
-      .def_prop_ro("num_per_expert", field(&Received::num_per_expert))
-      .def_prop_ro("expert_offsets", field(&Received::expert_offsets))
-      .def_prop_ro("row_source", field(&Received::row_source))
-      .def_prop_ro("row_token", field(&Received::row_token))
-      .def_prop_ro("layout_range", field(&Received::layout_range))
-      .def_prop_ro("dropped", field(&Received::dropped))
+      .def("x", field(&Received::x))
+      .def("scales", field(&Received::scales))
+      .def("ids", field(&Received::ids))
+      .def("weights", field(&Received::weights))
+      .def("num_per_expert", field(&Received::num_per_expert))
+      .def("expert_offsets", field(&Received::expert_offsets))
+      .def("row_source", field(&Received::row_source))
+      .def("row_token", field(&Received::row_token))
+      .def("layout_range", field(&Received::layout_range))
+      .def("dropped", field(&Received::dropped))
       .def_ro("masked", &Received::masked)
       .def_ro("num_dropped", &Received::num_dropped)
       .def_ro("num_rows", &Received::num_rows)
+      .def_prop_ro("x_dtype", [](const Received& received) { return dtype_of_x(received.x); })
+      .def_prop_ro("x_says", [](const Received& received) { return describe_x(received.x); })
       .def_ro("handle", &Received::handle);
   nb::class_<Combined>(m, "Combined")
-      .def_prop_ro("x", field(&Combined::x))
-      .def_prop_ro("weights", field(&Combined::weights))
+      .def("x", field(&Combined::x))
+      .def("weights", field(&Combined::weights))
+      .def_prop_ro("x_dtype", [](const Combined& combined) { return dtype_of_x(combined.x); })
+      .def_prop_ro("x_says", [](const Combined& combined) { return describe_x(combined.x); })
       .def_ro("masked", &Combined::masked);
-  bind_split<Received>(m, "SplitReceived");
-  bind_split<Combined>(m, "SplitCombined");
+  bind_sent<Received>(m, "SentReceived");
+  bind_sent<Combined>(m, "SentCombined");
 }
 
 }  // namespace heddle::python

@@ -8,6 +8,7 @@
 
 #include "array.hpp"
 #include "dtype.hpp"
+#include "exchange.hpp"
 
 namespace heddle::python {
 namespace {
@@ -64,6 +65,9 @@ nb::object to_dlpack(const Tensor& tensor) {
 /// Not every torch takes float8 by DLPack.
 nb::object to_torch(const Tensor& tensor) {
   if (nb::object own = foreign_array(tensor); !own.is_none()) return own;
+  if (const Exchange* torch = exchange_of_torch()) {
+    if (nb::object given = give(*torch, tensor, dlpack_of(tensor.view.dtype)); given.is_valid()) return given;
+  }
   if (const DType dtype = tensor.view.dtype; dtype == DType::e4m3 || dtype == DType::e5m2) {
     const nb::object bytes = share(tensor, dlpack_of(DType::u8), nb::pytorch());
     return bytes.attr("view")(nb::module_::import_("torch").attr(name_of(dtype)));
@@ -96,15 +100,10 @@ Allocate torch_allocator_of(nb::callable make) {
   };
 }
 
-void bind_tensor(nb::module_& m) {
-  nb::class_<Tensor>(m, "Tensor", "Memory of a result, shared with whoever asks for it.")
-      .def("numpy", &to_numpy, "As a NumPy array; bfloat16 as its bits in uint16, float8 in uint8.")
-      .def("torch", &to_torch, "As a torch tensor.")
-      .def("array", &to_dlpack, "As an object with __dlpack__.")
-      .def_prop_ro("is_on_gpu", [](const Tensor& t) { return t.view.device.kind == DeviceKind::cuda; })
-      .def_prop_ro("dtype", [](const Tensor& t) { return std::string(name_of(t.view.dtype)); })
-      .def_prop_ro("shape", [](const Tensor& t) { return t.view.shape; })
-      .def("__repr__", [](const Tensor& t) { return t.view.describe(); });
+nb::object exported(const Tensor& tensor, bool torch) {
+  if (!tensor.is_set()) return nb::none();
+  if (torch) return to_torch(tensor);
+  return tensor.view.device.kind == DeviceKind::cuda ? to_dlpack(tensor) : to_numpy(tensor);
 }
 
 }  // namespace heddle::python

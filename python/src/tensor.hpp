@@ -3,10 +3,6 @@
 
 #include <heddle/tensor.hpp>
 
-#include <nanobind/stl/optional.h>
-
-#include <optional>
-
 #include "bindings.hpp"
 
 namespace heddle::python {
@@ -17,10 +13,9 @@ Tensor kept(const TensorView& view, Owner owner) {
   return {view, std::make_shared<Owner>(std::move(owner))};
 }
 
-/// None in Python if it is not set; else to be asked for a NumPy array or a torch tensor.
-inline std::optional<Tensor> exported(const Tensor& tensor) {
-  return tensor.is_set() ? std::optional(tensor) : std::nullopt;
-}
+/// None if it is not set; else a torch tensor, or a NumPy array (bfloat16 as its bits in uint16, float8 in uint8); on a GPU,
+/// for others than torch, an object with __dlpack__.
+nb::object exported(const Tensor& tensor, bool torch);
 
 /// An allocator that asks `make(dtype_name, shape)` for each output and gets an array back. Called with or without the GIL.
 Allocate allocator_of(nb::callable make);

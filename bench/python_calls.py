@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Prints what one call costs from Python, in microseconds of this thread: one rank, one token, CPU tensors of torch, so
+that nothing is waited for and little is moved.
+
+    bench/python_calls.py [CALLS] [--profile NAME]    NAME: one of the printed calls
+"""
+
+import argparse
+import cProfile
+import pstats
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import deep_ep
+import heddle
+import torch
+import torch.distributed as dist
+
+EXPERTS, TOPK, HIDDEN, MOST, GROUP = 32, 8, 7168, 1, 20
+
+
+def heddle_calls() -> dict[str, Callable[[], Any]]:
+    buffer = heddle.Buffer(heddle.in_process(1)[0], experts=EXPERTS, max_tokens=MOST)
+    ids, weights, x = batch()
+    plan = buffer.plan(ids)
+    handle = buffer.dispatch(plan, x, weights=weights).handle
+    slab = {"layout": "slab", "quantise": "fp8"}
+    return {
+        "plan": lambda: buffer.plan(ids),
+        "dispatch": lambda: buffer.dispatch(plan, x, weights=weights).x,
+        "combine": lambda: buffer.combine(handle, x).x,
+        "slab dispatch": lambda: buffer.dispatch(plan, x, **slab).x,
+    }
+
+
+def deep_ep_calls() -> dict[str, Callable[[], Any]]:
+    with tempfile.NamedTemporaryFile() as store:
+        dist.init_process_group("gloo", store=dist.FileStore(store.name, 1), rank=0, world_size=1)
+        buffer = deep_ep.Buffer(dist.group.WORLD, 0, 0, low_latency_mode=True, num_qps_per_rank=1)
+    ids, weights, x = batch()
+    per_rank, _, per_expert, in_rank, _ = buffer.get_dispatch_layout(ids, EXPERTS)
+
+    def dispatch() -> Any:
+        return buffer.dispatch(
+            x,
+            num_tokens_per_rank=per_rank,
+            is_token_in_rank=in_rank,
+            num_tokens_per_expert=per_expert,
+            topk_idx=ids,
+            topk_weights=weights,
+        )
+
+    def low_latency(hook: bool) -> Any:
+        sent = buffer.low_latency_dispatch(x, ids, MOST, EXPERTS, return_recv_hook=hook)
+        if hook:
+            sent[-1]()
+        return sent
+
+    handle = dispatch()[4]
+    slab, _, slab_handle, _, _ = buffer.low_latency_dispatch(x, ids, MOST, EXPERTS, use_fp8=False)
+    return {
+        "V1 get_dispatch_layout": lambda: buffer.get_dispatch_layout(ids, EXPERTS),
+        "V1 dispatch": dispatch,
+        "V1 dispatch, handle": lambda: buffer.dispatch(x, handle=handle),
+        "V1 combine": lambda: buffer.combine(x, handle),
+        "low_latency_dispatch": lambda: low_latency(False),
+        "low_latency_dispatch, hook": lambda: low_latency(True),
+        "low_latency_combine": lambda: buffer.low_latency_combine(slab, ids, weights, slab_handle),
+    }
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(1)
+    ids = torch.randperm(EXPERTS)[None, :TOPK].contiguous()
+    return ids, torch.rand(1, TOPK), torch.randn(1, HIDDEN).to(torch.bfloat16)
+
+
+def measure(call: Callable[[], Any], calls: int) -> tuple[float, float]:
+    """(median, 90th percentile) of groups of calls: reading the clock may take longer than one."""
+    times = []
+    for _ in range(calls // GROUP):
+        began = time.thread_time_ns()
+        for _ in range(GROUP):
+            call()
+        times.append((time.thread_time_ns() - began) / 1000 / GROUP)
+    return statistics.median(times), statistics.quantiles(times, n=10)[8]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("calls", type=int, nargs="?", default=3000)
+    parser.add_argument("--profile", metavar="NAME")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    calls = {**heddle_calls(), **deep_ep_calls()}
+    if options.profile:
+        profile = cProfile.Profile()
+        profile.runcall(measure, calls[options.profile], options.calls)
+        pstats.Stats(profile).sort_stats("tottime").print_stats(30)
+        return
+    for name, call in calls.items():
+        measure(call, 100)
+        median, late = measure(call, options.calls)
+        print(f"{name:30}{median:8.1f} us, 90 % below {late:8.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+#include "calls.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
+
+#include "blocking.hpp"
+#include "inputs.hpp"
+#include "placement.hpp"
+#include "sent.hpp"
+
+namespace heddle::python {
+namespace {
+
+using Stream = std::optional<uintptr_t>;
+using Refuse = void (Buffer::*)(std::string_view);
+
+/// Messages begin with the argument's name; the other ranks are told that much.
+std::string argument_of(const Error& error) {
+  const std::string what = error.what();
+  return error.code() == ErrorCode::usage ? what.substr(0, what.find(' ')) : "arguments";
+}
+
+/// Arrays that C++ cannot read: the other ranks make the call, so this one tells them.
+template <class Arrays, class... Args>
+Arrays arrays_or_refusal(OwnBuffer& own, Refuse refuse, const Args&... args) {
+  const auto tell = [&](const std::string& argument) {
+    blocking(own.get(), [&](Buffer& buffer) { (buffer.*refuse)(argument); });
+  };
+  try {
+    return Arrays(args...);
+  } catch (const Error& error) {
+    tell(argument_of(error));
+    throw;
+  } catch (nb::python_error&) {
+    tell("arguments");
+    throw;
+  }
+}
+
+template <class Options>
+Options placed(Options options, Stream stream, int num_sms) {
+  options.on = placement(stream, num_sms);
+  return options;
+}
+
+template <class Route>
+Received dispatch(OwnBuffer& own, const Route& route, nb::handle x, nb::handle scales, nb::handle weights,
+                  nb::handle global_scale, const Name& dtype, const DispatchOptions& options, Stream stream,
+                  int num_sms) {
+  const auto arrays =
+      arrays_or_refusal<DispatchArrays>(own, &Buffer::refuse_dispatch, x, dtype, scales, weights, global_scale);
+  const DispatchOptions all = placed(options, stream, num_sms);
+  return blocking(own.get(), [&](Buffer& buffer) { return buffer.dispatch(route, arrays.input(), all); });
+}
+
+Sent<Received> dispatch_send(OwnBuffer& own, const Plan& plan, nb::handle x, nb::handle scales, nb::handle weights,
+                             nb::handle global_scale, const Name& dtype, const DispatchOptions& options, Stream stream,
+                             int num_sms) {
+  auto arrays =
+      arrays_or_refusal<DispatchArrays>(own, &Buffer::refuse_dispatch, x, dtype, scales, weights, global_scale);
+  const DispatchOptions all = placed(options, stream, num_sms);
+  auto split = blocking(own.get(), [&](Buffer& buffer) { return buffer.dispatch_send(plan, arrays.input(), all); });
+  return {std::move(split), std::make_shared<DispatchArrays>(std::move(arrays))};
+}
+
+/// The arrays of a combine, and its options with the caller's output.
+struct CombineCall {
+  CombineArrays arrays;
+  CombineOptions options;
+
+  CombineCall(OwnBuffer& own, nb::handle x, nb::handle bias, nb::handle row_weights, nb::handle weights, nb::handle out,
+              const Name& dtype, const CombineOptions& given, Stream stream, int num_sms)
+      : arrays(arrays_or_refusal<CombineArrays>(own, &Buffer::refuse_combine, x, dtype, result_of(dtype, given), bias,
+                                                row_weights, weights, out)),
+        options(placed(given, stream, num_sms)) {
+    options.out = arrays.out.view;
+  }
+
+  /// Biases and output have the result's type, which without out_dtype is x's.
+  static Name result_of(const Name& dtype, const CombineOptions& options) {
+    return options.out_dtype ? Name(name_of(*options.out_dtype)) : dtype;
+  }
+};
+
+Combined combine(OwnBuffer& own, const Handle& handle, nb::handle x, nb::handle bias, nb::handle row_weights,
+                 nb::handle weights, nb::handle out, const Name& dtype, const CombineOptions& options, Stream stream,
+                 int num_sms) {
+  const CombineCall call(own, x, bias, row_weights, weights, out, dtype, options, stream, num_sms);
+  return blocking(own.get(), [&](Buffer& buffer) { return buffer.combine(handle, call.arrays.input(), call.options); });
+}
+
+Sent<Combined> combine_send(OwnBuffer& own, const Handle& handle, nb::handle x, nb::handle bias, nb::handle row_weights,
+                            nb::handle weights, nb::handle out, const Name& dtype, const CombineOptions& options,
+                            Stream stream, int num_sms) {
+  auto call = std::make_shared<CombineCall>(own, x, bias, row_weights, weights, out, dtype, options, stream, num_sms);
+  auto split = blocking(
+      own.get(), [&](Buffer& buffer) { return buffer.combine_send(handle, call->arrays.input(), call->options); });
+  return {std::move(split), std::move(call)};
+}
+
+}  // namespace
+
+void bind_calls(nb::class_<OwnBuffer>& buffer) {
+  const auto bind_dispatch = [&](const char* name, auto call) {
+    buffer.def(name, call, nb::arg("route"), nb::arg("x").none(), nb::arg("scales").none(), nb::arg("weights").none(),
+               nb::arg("global_scale").none(), nb::arg("dtype").none(), nb::arg("options"), nb::arg("stream").none(),
+               nb::arg("num_sms"));
+  };
+  const auto bind_combine = [&](const char* name, auto call) {
+    buffer.def(name, call, nb::arg("handle"), nb::arg("x").none(), nb::arg("bias").none(),
+               nb::arg("row_weights").none(), nb::arg("weights").none(), nb::arg("out").none(), nb::arg("dtype").none(),
+               nb::arg("options"), nb::arg("stream").none(), nb::arg("num_sms"));
+  };
+  bind_dispatch("dispatch", &dispatch<Plan>);
+  bind_dispatch("dispatch_again", &dispatch<Handle>);
+  bind_dispatch("dispatch_send", &dispatch_send);
+  bind_combine("combine", &combine);
+  bind_combine("combine_send", &combine_send);
+}
+
+}  // namespace heddle::python
