@@ -1,6 +1,8 @@
 #include "cuda/cuda_backend.hpp"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
@@ -153,18 +155,32 @@ bool CudaBackend::combine_send(const CombineArgs& args) { return run(Step::combi
 bool CudaBackend::combine_headers(const CombineArgs& args) { return run(Step::combine_headers, args); }
 bool CudaBackend::combine_receive(const CombineArgs& args) { return run(Step::combine_receive, args); }
 
+/// A call that no pump can do: its three steps, of which only the last is waited for.
+template <class Args>
+bool CudaBackend::run_steps(std::array<Step, 3> steps, const Args& args) {
+  const bool wait = std::exchange(launch_.wait, false);
+  run(steps[0], args);
+  run(steps[1], args);
+  launch_.wait = wait;
+  return run(steps[2], args);
+}
+
 template <class Args>
 bool CudaBackend::run_whole(const void* kernel, const Args& args) {
   return run_shot(args, [&](void** arguments) { return whole_shot(kernel, arguments); });
 }
 
 bool CudaBackend::dispatch(const DispatchArgs& args) {
-  if (launch_.workers != Workers::grid || !has_pump(args)) return Backend::dispatch(args);
+  if (launch_.workers != Workers::grid || !has_pump(args)) {
+    return run_steps({Step::dispatch_send, Step::dispatch_headers, Step::dispatch_receive}, args);
+  }
   return run_whole(whole_kernels().dispatch, args);
 }
 
 bool CudaBackend::combine(const CombineArgs& args) {
-  if (launch_.workers != Workers::grid || !has_pump(args)) return Backend::combine(args);
+  if (launch_.workers != Workers::grid || !has_pump(args)) {
+    return run_steps({Step::combine_send, Step::combine_headers, Step::combine_receive}, args);
+  }
   return run_whole(whole_kernels().combine, args);
 }
 

@@ -1,6 +1,7 @@
 // The steps of protocol/ on a GPU: each is a launch on the caller's stream. See protocol/backend.hpp.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -97,6 +98,8 @@ class CudaBackend : public Backend {
   bool run(Step, const Args&);
   template <class Args, class MakeShot>
   bool run_shot(const Args&, const MakeShot&);
+  template <class Args>
+  bool run_steps(std::array<Step, 3>, const Args&);
   template <class Args>
   bool run_whole(const void* kernel, const Args&);
   Shot whole_shot(const void* kernel, void** arguments) const;

@@ -37,8 +37,9 @@ Calls::Calls(BufferParts parts)
       allocate_(allocator_of(backend())), id_(next_id()) {
   const auto timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(parts_.config.timeout).count();
   ctx_ = {.topo = parts_.topo, .window = Window(parts_.topo.world, parts_.window_bytes),
-          .ledger = static_cast<Ledger*>(ledger_.get()), .timeout_ns = static_cast<uint64_t>(timeout), .mask_late_peers = parts_.config.mask_late_peers,
-          .in_place = parts_.in_place};
+          .ledger = static_cast<Ledger*>(ledger_.get()), .timeout_ns = static_cast<uint64_t>(timeout),
+          .mask_late_peers = parts_.config.mask_late_peers, .in_place = parts_.in_place,
+          .tags = device_.kind == DeviceKind::cuda};  // ranks have agreed on the kind of device
 }
 
 Calls::~Calls() { destroy_quietly(); }

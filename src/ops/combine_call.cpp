@@ -191,17 +191,28 @@ void CombineCall::take_outputs() {
 bool CombineCall::is_awaited() const { return options_.on.stream == nullptr || !calls_.backend().is_asynchronous(); }
 
 void CombineCall::send() {
+  if (is_whole()) return;
   calls_.use(options_.on, false);
   calls_.backend().wait_for(options_.on.after);
   if (!calls_.backend().combine_send(args_)) calls_.raise_fault();
 }
 
+bool CombineCall::run_whole() {
+  calls_.use(options_.on, is_awaited());
+  calls_.backend().wait_for(options_.on.after);
+  return calls_.backend().combine(args_);
+}
+
+bool CombineCall::run_receive_steps() {
+  calls_.use(options_.on, false);
+  if (!calls_.backend().combine_headers(args_)) return false;
+  calls_.use(options_.on, is_awaited());
+  return calls_.backend().combine_receive(args_);
+}
+
 void CombineCall::receive() {
   Backend& backend = calls_.backend();
-  calls_.use(options_.on, false);
-  if (!backend.combine_headers(args_)) calls_.raise_fault();
-  calls_.use(options_.on, is_awaited());
-  if (!backend.combine_receive(args_)) calls_.raise_fault();
+  if (!(is_whole() ? run_whole() : run_receive_steps())) calls_.raise_fault();
   backend.signal(options_.on.done);
   if (is_awaited()) calls_.raise_refusal(Kind::combine, backend.report());
   finish();

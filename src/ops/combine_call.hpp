@@ -29,6 +29,10 @@ class CombineCall : public InFlight {
   void take_outputs();
   /// The host learns how the call ended.
   bool is_awaited() const;
+  /// All steps are done by receive(), right after send().
+  bool is_whole() const { return !args_.call.shape.split; }
+  bool run_whole();
+  bool run_receive_steps();
   void finish();
   ExpertView experts() const;
 

@@ -75,18 +75,30 @@ void DispatchCall::take_exact_outputs(int64_t received, int64_t rows) {
 bool DispatchCall::is_awaited() const { return is_blocking() || !calls_.backend().is_asynchronous(); }
 
 void DispatchCall::send() {
+  if (is_whole()) return;
   calls_.use(options_.on, false);
   calls_.backend().wait_for(options_.on.after);
   if (!calls_.backend().dispatch_send(args_)) calls_.raise_fault();
 }
 
-void DispatchCall::receive() {
+bool DispatchCall::run_whole() {
+  calls_.use(options_.on, is_awaited());
+  calls_.backend().wait_for(options_.on.after);
+  return calls_.backend().dispatch(args_);
+}
+
+bool DispatchCall::run_receive_steps() {
   Backend& backend = calls_.backend();
   calls_.use(options_.on, !fixed_);
   if (!backend.dispatch_headers(args_)) calls_.raise_fault();
   if (!fixed_) take_exact_outputs(backend.report().received, backend.report().rows);
   calls_.use(options_.on, is_awaited() || (!fixed_ && backend.report().refused_by >= 0));
-  if (!backend.dispatch_receive(args_)) {
+  return backend.dispatch_receive(args_);
+}
+
+void DispatchCall::receive() {
+  Backend& backend = calls_.backend();
+  if (!(is_whole() ? run_whole() : run_receive_steps())) {
     if (args_.offer.is_set) calls_.keep_until_reset(result_.x.owner);
     calls_.raise_fault();
   }

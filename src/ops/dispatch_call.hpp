@@ -34,6 +34,10 @@ class DispatchCall : public InFlight {
   bool is_blocking() const { return options_.on.stream == nullptr; }
   /// The host learns how the call ended.
   bool is_awaited() const;
+  /// Nobody needs to know sizes between its steps: all of them are done by receive(), right after send().
+  bool is_whole() const { return fixed_ && !args_.call.shape.split; }
+  bool run_whole();
+  bool run_receive_steps();
 
   void take_tables();
   void take_outputs(int64_t received, int64_t rows);

@@ -3,112 +3,14 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <barrier>
+#include <thread>
 
-#include "cuda/gpu_machine.hpp"
-#include "cuda/rounds.hpp"
-#include "cuda/streams.hpp"
-#include "ops/connect.hpp"
-#include "support/buffer_access.hpp"
-#include "support/errors.hpp"
-#include "support/rank_memory.hpp"
-#include "support/thread_ranks.hpp"
+#include "cuda/gpu_rank.hpp"
 
 namespace heddle::testing {
 namespace {
 
 using std::chrono::milliseconds;
-
-constexpr int kExperts = 8;
-constexpr int kTopk = 2;
-constexpr int kTokens = 48;
-constexpr int kHidden = 512;
-
-/// One rank: a buffer, its stream, a batch.
-class GpuRank {
- public:
-  GpuRank(Bootstrap& group, Config config)
-      : rank_(group.rank()), parts_(connect(group, on_gpu(config, group))), backend_(*parts_.backend), memory_(backend_),
-        buffer_(BufferAccess::make(std::move(parts_))) {
-    const Topology& topo = buffer_.topology();
-    for (int token = 0; token < kTokens; ++token) {
-      for (int k = 0; k < kTopk; ++k) ids_.push_back((token + 3 * k) % kExperts);
-      hits_.push_back(topo.owner_of(ids_[ids_.size() - 1]) == topo.owner_of(ids_[ids_.size() - 2]) ? 1 : 2);
-    }
-    x_ = lend(view_of(rows_.data(), DType::bf16, {kTokens, kHidden}));
-    wrong_ = lend(view_of(&zero_, DType::i64, {1}));
-    hits_view_ = lend(view_of(hits_.data(), DType::i32, {kTokens}));
-  }
-
-  int index() const { return rank_; }
-  Buffer& buffer() { return buffer_; }
-  const Stream& stream() const { return stream_; }
-  Placement here() const { return {.stream = stream_.get()}; }
-  std::vector<int32_t>& ids() { return ids_; }
-  TensorView ids_view() { return lend(view_of(ids_.data(), DType::i32, {kTokens, kTopk})); }
-  DispatchInput input() const { return {.x = x_}; }
-  const TensorView& x() const { return x_; }
-  static DispatchOptions fixed(const Placement& on) { return {.fixed_size = true, .on = on}; }
-
-  RowPattern pattern(int round) const {
-    return {.rank = rank_, .tokens = kTokens, .hidden = kHidden, .round = static_cast<uint32_t>(round)};
-  }
-  void fill(int round) const { fill_rows(x_.data, pattern(round), stream_.get()); }
-  void count_wrong(const void* combined, int round, const Stream& where) const {
-    count_bad_rows(combined, static_cast<const int32_t*>(hits_view_.data), pattern(round),
-                   static_cast<unsigned long long*>(wrong_.data), where.get());
-  }
-  int64_t wrong() const {
-    stream_.wait();
-    int64_t count = -1;
-    const auto bytes = fetch(wrong_);
-    std::copy(bytes.begin(), bytes.end(), reinterpret_cast<std::byte*>(&count));
-    return count;
-  }
-  /// There and back, without experts.
-  Combined round_trip(const Plan& plan, const Placement& on) {
-    const Received received = buffer_.dispatch(plan, input(), fixed(on));
-    return buffer_.combine(received.handle, {.x = received.x.view}, {.on = on});
-  }
-  void expect_usable() {
-    const Plan plan = buffer_.plan(ids_view());
-    fill(1000);
-    stream_.wait();
-    count_wrong(round_trip(plan, {}).x.view.data, 1000, stream_);
-    EXPECT_EQ(wrong(), 0) << "rank " << rank_;
-  }
-
- private:
-  Config on_gpu(Config config, const Bootstrap& group) const {
-    config.device = {DeviceKind::cuda, group.rank() % count_gpus()};
-    config.experts = kExperts;
-    config.max_tokens = kTokens;
-    config.window_bytes = int64_t{8} << 20;
-    use_gpu(config.device.index);
-    return config;
-  }
-
-  int rank_;
-  BufferParts parts_;
-  Backend& backend_;
-  RankMemory memory_;
-  Buffer buffer_;
-  Stream stream_;
-  std::vector<int32_t> ids_, hits_;
-  std::vector<uint16_t> rows_ = std::vector<uint16_t>(kTokens * kHidden);
-  int64_t zero_ = 0;
-  TensorView x_, wrong_, hits_view_;
-};
-
-void on_gpus(int ranks, const Config& config, const std::function<void(GpuRank&, Bootstrap&)>& body) {
-  const Errors errors = run_threads(ranks, [&](Bootstrap& group) {
-    GpuRank rank(group, config);
-    group.barrier("start");
-    body(rank, group);
-    group.barrier("end");
-  });
-  EXPECT_THAT(errors, NoneFailed());
-}
 
 class Streams : public ::testing::Test {
  protected:
