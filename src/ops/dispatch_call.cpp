@@ -108,6 +108,7 @@ void DispatchCall::receive() {
   else if (args_.offer.is_set && has_lost_a_source()) calls_.keep_until_reset(result_.x.owner);
   if (is_awaited() || !fixed_) calls_.raise_refusal(Kind::dispatch, backend.report());
   finish();
+  if (is_awaited() || !fixed_) check_ids();  // now the plan has ended, too
 }
 
 /// Without a report of the end any source may have got lost.
@@ -131,6 +132,7 @@ void DispatchCall::finish() {
   result_.num_rows = options_.layout == Layout::token_major ? std::min(report.received, route_->rows) : report.rows;
   result_.num_dropped = is_awaited() ? report.num_dropped : 0;
   count_rows(args_.call, report, metrics, result_.masked);
+  if (!is_awaited() && args_.offer.is_set) metrics.rows_in_place += static_cast<uint64_t>(report.received);
   if (result_.num_dropped > 0 && !options_.drop_overflow) {
     fail(ErrorCode::overflow,
          "dispatch: {} rows past capacity = {} were dropped (at least {} were needed); raise capacity or set drop_overflow",

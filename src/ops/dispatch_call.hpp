@@ -20,6 +20,7 @@ class DispatchCall : public InFlight {
  private:
   void receive() override;
   void check_plan() const;
+  void check_ids() const;
   void check_x() const;
   void check_scales() const;
   void check_weights() const;

@@ -22,6 +22,11 @@ const char* name_of(Layout layout) {
 void DispatchCall::check_plan() const {
   require(plan_ != nullptr, {"plan"}, "dispatch: plan is not set; legal: a plan made by this buffer");
   require(plan_->buffer == calls_.id(), {"plan"}, "dispatch: plan was made by another buffer; legal: one of this buffer");
+  check_ids();
+}
+
+/// On a GPU's stream the plan may still be under way at first.
+void DispatchCall::check_ids() const {
   const uint64_t bad = calls_.backend().bad_id(plan_->ids);
   require(bad == 0, {"ids"}, "dispatch: the plan's ids[{}][{}] was not an expert; legal: 0 to {}, or -1 for none",
           (bad - 1) / std::max(1, plan_->view.topk), (bad - 1) % std::max(1, plan_->view.topk), plan_->topo.experts - 1);
