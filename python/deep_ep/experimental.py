@@ -66,7 +66,8 @@ class Experimental:
 
     def agrs_get_inplace_tensor(self, shapes: Any, dtype: torch.dtype) -> Any:
         """Tensors to fill and pass to all_gather(): one for one shape, a tuple for a list."""
-        made = tuple(torch.empty(shape, dtype=dtype) for shape in _shapes(shapes))
+        device = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")
+        made = tuple(torch.empty(shape, dtype=dtype, device=device) for shape in _shapes(shapes))
         return made[0] if _is_shape(shapes) else made
 
     def all_gather(self, tensors: torch.Tensor | Sequence[torch.Tensor]) -> tuple[Any, ...]:
@@ -137,7 +138,8 @@ class Experimental:
     def engram_fetch(
         self, indices: torch.Tensor, num_qps: int = 0, use_tma_aligned_col_major_sf: bool = False
     ) -> Callable[[], tuple[torch.Tensor, torch.Tensor | None]]:
-        """A hook that returns (rows [T, e, H], scales or None) of indices [T, e] int32 into the table."""
+        """A hook that returns (rows [T, e, H], scales or None) of indices [T, e] int32 into the table. On a GPU the
+        rows of other indices are zero; on the CPU they raise."""
         if self._table is None:
             raise UsageError("engram_fetch: there is no table, legal after engram_write()")
         if not isinstance(indices, torch.Tensor) or indices.dim() != 2 or indices.dtype != torch.int32:
@@ -156,8 +158,10 @@ class Experimental:
 
 def _rows(table: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     """Rows of any element type: some have no index_select."""
-    raw_rows = table.view(torch.uint8)[chosen.flatten()]
-    return raw_rows.view(table.dtype).view(*chosen.shape, table.shape[1])
+    flat = chosen.flatten()
+    legal = (flat >= 0) & (flat < table.shape[0])
+    raw_rows = table.view(torch.uint8)[torch.where(legal, flat, 0)]
+    return torch.where(legal[:, None], raw_rows, 0).view(table.dtype).view(*chosen.shape, table.shape[1])
 
 
 def _is_shape(shapes: Any) -> bool:

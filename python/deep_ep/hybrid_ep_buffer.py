@@ -263,7 +263,11 @@ class HybridEPBuffer:
         counts = (-(-real.to(torch.int64) // alignment)) * alignment
         weights = None if routing.weights is None else _zeroed(received, received.weights)
         scales = None if received.scales is None else _zeroed(received, received.scales)
-        return received.x, weights, scales, counts if non_blocking else counts.cpu(), made
+        if non_blocking:
+            return received.x, weights, scales, counts, made
+        if rows is not None and int(received.dropped) > 0:  # on the CPU, the dispatch has raised
+            raise heddle.OverflowError_(f"num_permuted_tokens = {rows}, {int(received.dropped)} rows did not fit")
+        return received.x, weights, scales, counts.cpu(), made
 
     def _permuted_again(
         self, hidden: Any, scales: Any, probs: Any, rows: int | None, handle: Any
@@ -394,7 +398,7 @@ class HybridEPBuffer:
         local = chunks = rows = None
         if not received.x.is_cuda:
             local, chunks, rows = self._received_tables(route, tokens, received.num_per_expert.shape[0])
-        overflow = torch.tensor([int(received.num_dropped > 0)], dtype=torch.int32, device=device)
+        overflow = (received.dropped > 0).to(torch.int32)
         return (
             torch.where(in_rank, place, -1),
             anywhere,

@@ -64,7 +64,7 @@ class LoadBalance:
             rows = _expert_rows(source)
             per_expert = rows.shape[0] // local if local else 0
             to = [[self._holds(mapping, rank, expert) for rank in range(self.num_ranks)] for expert in range(local)]
-            wanted = torch.tensor(to, dtype=torch.bool).view(local, self.num_ranks)
+            wanted = torch.tensor(to, dtype=torch.bool, device="cpu").view(local, self.num_ranks)
             plan = buffer.plan_from_rank_map(wanted.repeat_interleave(per_expert, dim=0).to(source.device))
         received = buffer.dispatch(plan, rows, stream=raw(rows))
         arrived = sorted({expert for expert in mapping[self.rank_idx] if expert >= 0})
@@ -115,7 +115,7 @@ class LoadBalance:
             _check_pair(slots, owner)
             rows = _expert_rows(slots)
             per_slot = rows.shape[0] // len(mine) if mine else 0
-            wanted = torch.zeros(len(mine), self.num_ranks, dtype=torch.bool)
+            wanted = torch.zeros(len(mine), self.num_ranks, dtype=torch.bool, device="cpu")
             for slot, expert in enumerate(mine):
                 if expert >= 0:
                     wanted[slot, expert // local] = True

@@ -63,9 +63,10 @@ class CommStream:
     def __init__(self) -> None:
         self._cuda: torch.cuda.Stream | None = None
 
-    def get(self) -> Any:
+    def get(self, device: torch.device | None = None) -> Any:
+        """`device`: of the tensors; else the current one. It stays that of the first call."""
         if self._cuda is None and torch.cuda.is_initialized():
-            self._cuda = torch.cuda.Stream(priority=-1)
+            self._cuda = torch.cuda.Stream(device, priority=-1)
         return self._cuda if self._cuda is not None else CpuStream()
 
     def run(
@@ -82,8 +83,8 @@ class CommStream:
         tensors = list(tensors_in(inputs)) if torch.cuda.is_initialized() else []
         if not any(tensor.is_cuda for tensor in tensors):
             return body(), EventOverlap(EventHandle() if is_async else None)
-        compute = torch.cuda.current_stream(tensors[0].device)
-        comm = self.get()
+        device = next(tensor.device for tensor in tensors if tensor.is_cuda)
+        compute, comm = torch.cuda.current_stream(device), self.get(device)
         with torch.cuda.stream(comm):
             if before is None:
                 comm.wait_stream(compute)

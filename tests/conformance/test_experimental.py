@@ -82,7 +82,10 @@ def engram_body(rank):
         rows, scales = one.engram_fetch(indices)()
         same(rows, table[indices.long()], "engram_fetch")
         assert scales is None
-    raises(lambda: buffer.engram_fetch(indices + 10_000), "indices has")
+    if rank.device.type == "cpu":
+        raises(lambda: buffer.engram_fetch(indices + 10_000), "indices has")
+    else:
+        assert not buffer.engram_fetch(indices + 10_000)()[0].any()
     raises(lambda: buffer.engram_fetch(indices.long()), "indices is int64")
 
 

@@ -342,7 +342,7 @@ def test_modes_and_sizes_share_a_buffer(world):
 
 
 def wrong_body(rank):
-    from test_v1_errors import raises
+    from test_v1_errors import LATE, raises, refused_elsewhere
 
     buffer = make(rank)
     batch = everyone(rank, (4, 4, 4, 4))[rank.rank]
@@ -360,9 +360,13 @@ def wrong_body(rank):
         "fp8 and nvfp4": ({"use_nvfp4": True}, "use_fp8.*use_nvfp4"),
         "too many tokens": ({"x": torch.cat([batch.x] * 5), "topk_idx": torch.cat([batch.ids] * 5)}, "20 tokens.*16"),
     }
+    if rank.device.type == "cuda":  # nobody waits for these calls, so nobody is told
+        wrong = {name: one for name, one in wrong.items() if name not in LATE}
     for name, (change, says) in wrong.items():
-        arguments = {**good, **change} if rank.rank == 0 else good
-        raises(lambda: buffer.low_latency_dispatch(**arguments), says if rank.rank == 0 else "rank 0 refused")  # noqa: B023
+        if rank.rank == 0:
+            raises(lambda: buffer.low_latency_dispatch(**{**good, **change}), says)  # noqa: B023
+        else:
+            refused_elsewhere(lambda: buffer.low_latency_dispatch(**good))
         recv_x, _, handle, _, _ = buffer.low_latency_dispatch(batch.x, batch.ids, MOST, EXPERTS, use_fp8=False)
         close(buffer.low_latency_combine(recv_x, batch.ids, batch.weights, handle)[0], back(batch))
         assert name
@@ -375,8 +379,9 @@ def wrong_body(rank):
     ):
         arguments = {"x": recv_x, "topk_idx": batch.ids, "topk_weights": batch.weights, "handle": handle}
         if rank.rank == 0:
-            arguments.update(change)
-        raises(lambda: buffer.low_latency_combine(**arguments), says if rank.rank == 0 else "rank 0 refused")  # noqa: B023
+            raises(lambda: buffer.low_latency_combine(**{**arguments, **change}), says)  # noqa: B023
+        else:
+            refused_elsewhere(lambda: buffer.low_latency_combine(**arguments))  # noqa: B023
     raises(lambda: buffer.low_latency_combine(recv_x, batch.ids, batch.weights, ("a",) * 5), "handle.*legal")
     raises(lambda: buffer.low_latency_dispatch(batch.x, batch.ids, 0, EXPERTS), "num_max_dispatch.*1 or more")
 
