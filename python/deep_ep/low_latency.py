@@ -15,7 +15,7 @@ from .engine import Engine, telling_others
 from .forms import Form, form_of
 from .signals import wait_for_experts, wait_for_rows
 from .sizes import low_latency_window
-from .streams import CommStream, on, raw
+from .streams import CommStream, CpuStream, on, raw
 from .trtllm import ReadyFp4
 from .utils.event import EventHandle, EventOverlap
 
@@ -147,7 +147,7 @@ class LowLatency(ReadyFp4):
             stats(result, seconds)
 
         handle = self._handle(buffer, result, tokens, hidden, experts, plan)
-        event, hook = self._end(began, finish, async_finish)
+        event, hook = self._end(began, finish, async_finish, x.device)
         if topk_weights is None:
             return outputs, result.num_per_expert, handle, event, hook
         sources = result.row_source.view(handle[0].shape)
@@ -231,7 +231,7 @@ class LowLatency(ReadyFp4):
             stats(seconds)
 
         combined = result.x if out is None else out
-        event, hook = self._end(began, finish, async_finish)
+        event, hook = self._end(began, finish, async_finish, x.device)
         return combined, event, hook
 
     # --- both ---
@@ -245,11 +245,13 @@ class LowLatency(ReadyFp4):
         done = call(whole)
         return time.perf_counter() - started, done
 
-    def _end(self, began: Any, finish: Callable[[float], None], is_async: bool) -> tuple[EventOverlap, Any]:
+    def _end(
+        self, began: Any, finish: Callable[[float], None], is_async: bool, device: torch.device
+    ) -> tuple[EventOverlap, Any]:
         if isinstance(began, float):
             finish(began)
             return EventOverlap(EventHandle() if is_async else None), None
-        stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else self._comm_stream.get()
+        stream = torch.cuda.current_stream(device) if device.type == "cuda" else CpuStream()
         waiting: list[Any] = [began]
 
         def hook() -> None:
