@@ -43,11 +43,17 @@ class Route(NamedTuple):
 
 
 def pack(
-    received: heddle.Received, experts: int, is_token_in_rank: torch.Tensor, rank: int
+    received: heddle.Received, experts: int, is_token_in_rank: torch.Tensor, rank: int, is_fixed: bool
 ) -> tuple[torch.Tensor, ...]:
-    """The tensors of a dispatch's handle."""
+    """The tensors of a dispatch's handle. Their sizes are exact: where the host does not know them, it waits.
+
+    Raises OverflowError_ if more tokens arrived than the output has rows.
+    """
     route = received.handle
     offset = route.recv_offset
+    count = int(offset[-1]) if is_fixed and offset.is_cuda else route.num_received
+    if count > received.x.shape[0]:
+        raise heddle.OverflowError_(f"num_worst_tokens = {received.x.shape[0]}, legal: {count} or more")
     ranks = len(offset) - 1
     matrix = torch.zeros(ranks, ranks, dtype=torch.int32, device=offset.device)
     matrix[:, rank] = offset[1:]
@@ -55,8 +61,8 @@ def pack(
     return (
         matrix,
         route.source_tokens,
-        route.recv_ids if topk else offset.new_zeros(route.num_received, 0),
-        route.recv_token,
+        route.recv_ids[:count] if topk else offset.new_zeros(count, 0),
+        route.recv_token[:count],
         is_token_in_rank.to(torch.bool),
         route.plan.ids if topk else offset.new_zeros(tokens, 0),
         torch.tensor([FORMAT, experts, received.x.shape[0]], dtype=torch.int64, device="cpu"),

@@ -125,7 +125,7 @@ class NormalMode:
         elif not worst:
             counts = received.num_per_expert.tolist()
         per_expert = [] if worst else [align(count, alignment) for count in counts]
-        handle = pack(received, layout[2].numel(), in_rank, self.rank)
+        handle = pack(received, layout[2].numel(), in_rank, self.rank, worst > 0)
         ids = weights = None
         if topk_idx is not None:
             ids = received.ids.to(topk_idx.dtype)
