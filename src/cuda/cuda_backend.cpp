@@ -131,16 +131,18 @@ void CudaBackend::plan(const Topology& topo, const PlanView& view) {
 
 template <class Args>
 bool CudaBackend::run(Step step, const Args& args) {
-  return run_shot(args, [&](void** arguments) { return shot_of(step, arguments); });
+  const bool ends_call = step == Step::dispatch_receive || step == Step::combine_receive;
+  return run_shot(args, ends_call, [&](void** arguments) { return shot_of(step, arguments); });
 }
 
 template <class Args, class MakeShot>
-bool CudaBackend::run_shot(const Args& args, const MakeShot& make_shot) {
+bool CudaBackend::run_shot(const Args& args, bool ends_call, const MakeShot& make_shot) {
   const CudaDevice device(parts_.device);
   if (const uint64_t seq = std::exchange(*refused_, 0)) {
     log_warn("call {} was refused by another rank; its outputs hold NaN and no ids, as nobody waited for it", seq);
   }
   Site site = next_site();
+  if (!ends_call) site.refused = nullptr;  // somebody may wait for the last step
   void* arguments[] = {const_cast<DirectPort*>(&port_), const_cast<Args*>(&args), &site};
   order_->follow(launch_.stream);
   fire(make_shot(arguments));
@@ -167,7 +169,7 @@ bool CudaBackend::run_steps(std::array<Step, 3> steps, const Args& args) {
 
 template <class Args>
 bool CudaBackend::run_whole(const void* kernel, const Args& args) {
-  return run_shot(args, [&](void** arguments) { return whole_shot(kernel, arguments); });
+  return run_shot(args, true, [&](void** arguments) { return whole_shot(kernel, arguments); });
 }
 
 bool CudaBackend::dispatch(const DispatchArgs& args) {

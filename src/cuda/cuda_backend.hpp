@@ -97,7 +97,7 @@ class CudaBackend : public Backend {
   template <class Args>
   bool run(Step, const Args&);
   template <class Args, class MakeShot>
-  bool run_shot(const Args&, const MakeShot&);
+  bool run_shot(const Args&, bool ends_call, const MakeShot&);
   template <class Args>
   bool run_steps(std::array<Step, 3>, const Args&);
   template <class Args>
