@@ -9,6 +9,7 @@ import torch
 from heddle import UsageError
 
 from .checks import positive
+from .combine_buffers import CombineBuffers
 from .config import Config, recommended
 from .engine import Engine
 from .group import bootstrap_of, default_timeout
@@ -75,6 +76,7 @@ class Buffer(NormalMode, LowLatency, Masks):
             mask_late_peers=enable_shrink,
         )
         self._comm_stream = CommStream()
+        self._combine_buffers = CombineBuffers()
         self._local_buffers: dict[bool, torch.Tensor] = {}
 
     def destroy(self) -> None:

@@ -20,7 +20,7 @@ def check_ids(topk_idx: Any, name: str = "topk_idx") -> None:
 def check_weights(topk_weights: Any, shape: tuple[int, ...], name: str = "topk_weights") -> None:
     """float32 of the shape."""
     _check_tensor(name, topk_weights)
-    if topk_weights.dtype != torch.float32 or tuple(topk_weights.shape) != shape:
+    if topk_weights.dtype != torch.float32 or topk_weights.shape != shape:
         raise UsageError(f"{name} is {_describe(topk_weights)}, legal: float32 {list(shape)}")
 
 
@@ -100,6 +100,8 @@ def biases(bias: Any) -> tuple[torch.Tensor, ...]:
 
 def positive(name: str, value: Any, least: int = 1) -> int:
     """An int; callers pass floats such as experts / ranks, too."""
+    if type(value) is int and value >= least:
+        return value
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or value < least:
         raise UsageError(f"{name} is {value!r}, legal: a whole number, {least} or more")
     return int(value)

@@ -38,18 +38,26 @@ class Engine:
         self._lock = threading.Lock()
         self._current: dict[tuple[int, str], heddle.Buffer] = {}
         self._windows: dict[tuple[int, str], int] = {}
+        self._ready: dict[tuple[int, torch.device, int], heddle.Buffer] = {}  # what buffer() would find
         self._all: list[heddle.Buffer] = []
         self._masked: set[int] = set()
         self._destroyed = False
+        self.resets = 0
+        """Handles of heddle do not survive one."""
 
     def buffer(self, experts: int, device: torch.device, window_bytes: int = 0) -> heddle.Buffer:
         """The buffer for `experts` and tensors of `device`, with at least `window_bytes`. Collective where it has to be
         made: at the first call, and where a later one needs more memory. The older buffer stays for its handles."""
+        ready = self._ready.get((experts, device, window_bytes))
+        if ready is not None:
+            return ready
         key = (experts, _place(device))
         with self._lock:
             self.check_alive()
             if key not in self._current or window_bytes > self._windows[key]:
                 self._make(key, window_bytes)
+            if device.type != "cuda" or device.index is not None:
+                self._ready[experts, device, window_bytes] = self._current[key]
             return self._current[key]
 
     def any_buffer(self, device: torch.device) -> heddle.Buffer:
@@ -76,6 +84,7 @@ class Engine:
             mask_late_peers=self._mask_late_peers,
             **device,
         )
+        self._ready.clear()
         self._windows[key] = window or DEFAULT_WINDOW
         self._current[key] = buffer
         self._all.append(buffer)
@@ -100,6 +109,7 @@ class Engine:
         """Takes all ranks in again. Collective."""
         self.check_alive()
         self._masked.clear()
+        self.resets += 1
         for buffer in self._all:
             buffer.reset()
 
@@ -115,6 +125,7 @@ class Engine:
     def destroy(self) -> None:
         """Local. Idempotent."""
         self._destroyed = True
+        self._ready.clear()
         for buffer in self._all:
             buffer.destroy()
         self._current.clear()

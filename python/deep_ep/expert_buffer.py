@@ -15,7 +15,7 @@ from .ep_handle import EPHandle, Settings
 from .group import bootstrap_of, get_logical_domain_size, get_physical_domain_size
 from .sizes import align
 from .sm_model import Model, measured_nvlink_gbs, theoretical_num_sms
-from .streams import CommStream, raw
+from .streams import CommStream
 from .utils.event import EventHandle
 
 ALIGNMENT = 2 << 20
@@ -176,7 +176,6 @@ class ExpertBuffer:
                 layout=layout,
                 fixed_size=settings.fixed,
                 zero_padding=ask.zero_padding,
-                stream=raw(rows),
                 **options,
             )
             if ask.stats is not None:
@@ -224,7 +223,6 @@ class ExpertBuffer:
                 weights=ask.topk_weights,
                 fixed_size=first._fixed,
                 zero_padding=ask.zero_padding,
-                stream=raw(rows),
             )
             handle = EPHandle(buffer, received, settings, first.topk_idx, first)
             return _outputs(ask._replace(topk_idx=first.topk_idx), received, handle)
@@ -286,7 +284,6 @@ class ExpertBuffer:
                 bias=both or None,
                 row_weights=topk_weights,
                 float32_wire=not self.allow_multiple_reduction,
-                stream=raw(rows),
             )
             return combined.x, combined.weights
 

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import heddle
@@ -29,6 +30,21 @@ NAMES = (
 )
 
 
+# Of the first tensor: what the tuple stands for, as long as nothing of it was copied. Saves making it anew.
+_KEPT = "_heddle_kept"
+
+
+class Kept(NamedTuple):
+    """heddle's own handle beside the tensors that say the same."""
+
+    buffer: heddle.Buffer
+    resets: int
+    handle: heddle.Handle
+    experts: int
+    rows: int
+    tensors: tuple[torch.Tensor, ...]
+
+
 class Route(NamedTuple):
     """What a handle says."""
 
@@ -40,33 +56,42 @@ class Route(NamedTuple):
     recv_src_idx: torch.Tensor
     is_token_in_rank: torch.Tensor
     topk_idx: torch.Tensor
+    kept: Kept | None
 
 
 def pack(
-    received: heddle.Received, experts: int, is_token_in_rank: torch.Tensor, rank: int, is_fixed: bool
+    buffer: heddle.Buffer, received: heddle.Received, plan: heddle.Plan, is_token_in_rank: torch.Tensor, resets: int
 ) -> tuple[torch.Tensor, ...]:
-    """The tensors of a dispatch's handle. Their sizes are exact: where the host does not know them, it waits.
-
-    Raises OverflowError_ if more tokens arrived than the output has rows.
-    """
+    """The tensors of a dispatch's handle. `plan` is of that dispatch, after as many `resets` of the buffer."""
     route = received.handle
     offset = route.recv_offset
-    count = int(offset[-1]) if is_fixed and offset.is_cuda else route.num_received
-    if count > received.x.shape[0]:
-        raise heddle.OverflowError_(f"num_worst_tokens = {received.x.shape[0]}, legal: {count} or more")
-    ranks = len(offset) - 1
-    matrix = torch.zeros(ranks, ranks, dtype=torch.int32, device=offset.device)
-    matrix[:, rank] = offset[1:]
-    tokens, topk = is_token_in_rank.shape[0], route.plan.topk
-    return (
-        matrix,
+    ranks, rows = buffer.size, received.x.shape[0]
+    matrix = offset.new_zeros(ranks, ranks)
+    matrix.select(1, buffer.rank).copy_(offset.narrow(0, 1, ranks))
+    tokens, topk = is_token_in_rank.shape[0], plan.topk
+    tensors = (
         route.source_tokens,
-        route.recv_ids[:count] if topk else offset.new_zeros(count, 0),
-        route.recv_token[:count],
-        is_token_in_rank.to(torch.bool),
-        route.plan.ids if topk else offset.new_zeros(tokens, 0),
-        torch.tensor([FORMAT, experts, received.x.shape[0]], dtype=torch.int64, device="cpu"),
+        route.recv_ids if topk else offset.new_zeros(route.num_received, 0),
+        route.recv_token,
+        is_token_in_rank,
+        plan.ids if topk else offset.new_zeros(tokens, 0),
+        _numbers(buffer.experts, rows),
     )
+    if rows == route.num_received:  # heddle's handle of a worst-case output is of all its rows
+        setattr(matrix, _KEPT, Kept(buffer, resets, route, buffer.experts, rows, tensors))
+    return matrix, *tensors
+
+
+@lru_cache(maxsize=256)
+def _numbers(experts: int, rows: int) -> torch.Tensor:
+    return torch.tensor([FORMAT, experts, rows], dtype=torch.int64, device="cpu")
+
+
+def _kept_of(handle: tuple[torch.Tensor, ...] | list[torch.Tensor]) -> Kept | None:
+    kept = getattr(handle[0], _KEPT, None)
+    if kept is None or not all(mine is theirs for mine, theirs in zip(handle[1:], kept.tensors, strict=True)):
+        return None
+    return kept
 
 
 def unpack(handle: Any) -> Route:
@@ -75,13 +100,15 @@ def unpack(handle: Any) -> Route:
         raise UsageError(f"handle is a {type(handle).__name__}, legal: the tuple of tensors that dispatch returned")
     if len(handle) != len(NAMES):
         raise UsageError(f"handle has {len(handle)} entries, legal: {len(NAMES)} ({', '.join(NAMES)})")
+    if kept := _kept_of(handle):
+        return Route(kept.experts, kept.rows, *handle[:-1], kept)
     for name, tensor in zip(NAMES, handle, strict=True):
         if not isinstance(tensor, torch.Tensor):
             raise UsageError(f"handle's {name} is a {type(tensor).__name__}, legal: a tensor")
     numbers = handle[-1].tolist() if handle[-1].dim() == 1 else []
     if len(numbers) != 3 or numbers[0] != FORMAT:
         raise UsageError(f"handle's numbers are {numbers}, legal: those of a dispatch of this package")
-    return Route(numbers[1], numbers[2], *handle[:-1])
+    return Route(numbers[1], numbers[2], *handle[:-1], None)
 
 
 def plan_of(buffer: heddle.Buffer, topk_idx: torch.Tensor | None, is_token_in_rank: torch.Tensor | None) -> heddle.Plan:
@@ -91,11 +118,14 @@ def plan_of(buffer: heddle.Buffer, topk_idx: torch.Tensor | None, is_token_in_ra
     return buffer.plan_from_rank_map(is_token_in_rank)
 
 
-def heddle_handle(buffer: heddle.Buffer, route: Route) -> heddle.Handle:
-    """The same route for heddle.
+def heddle_handle(buffer: heddle.Buffer, route: Route, resets: int) -> heddle.Handle:
+    """The same route for heddle, after as many `resets` of the buffer.
 
     Raises UsageError for tensors that are not of one dispatch of this buffer.
     """
+    kept = route.kept
+    if kept is not None and kept.buffer is buffer and kept.resets == resets:
+        return kept.handle
     prefix = route.rank_prefix_matrix
     if prefix.dim() != 2 or prefix.shape != (buffer.size, buffer.size):
         raise UsageError(

@@ -15,7 +15,6 @@ from .engine import Engine, telling_others
 from .group import bootstrap_of, default_timeout, domains_of
 from .hybrid_config import BufferConfig, Configurer, HybridEpConfigInstance, stored_tokens
 from .routing_map import indices_to_map, map_to_indices
-from .streams import raw
 
 __all__ = ["HybridEPBuffer", "HybridEpConfigInstance", "indices_to_map"]
 
@@ -159,12 +158,10 @@ class HybridEPBuffer:
             with telling_others(buffer, "dispatch"):
                 weights = self._weights_again(route, probs)
                 _check_hidden(hidden)
-            received = buffer.dispatch(route.handle, hidden, scales=scaling_factor, weights=weights, stream=raw(hidden))
+            received = buffer.dispatch(route.handle, hidden, scales=scaling_factor, weights=weights)
             return received.x, self._domain_probs(received, probs), received.scales, handle
         buffer, routing = self._routed(hidden, topk_idx, topk_weights, num_of_experts, routing_map, probs)
-        received = buffer.dispatch(
-            buffer.plan(routing.ids), hidden, scales=scaling_factor, weights=routing.weights, stream=raw(hidden)
-        )
+        received = buffer.dispatch(buffer.plan(routing.ids), hidden, scales=scaling_factor, weights=routing.weights)
         config = self.update_template_config(hidden.shape[1], hidden.shape[0])
         config._route = _Route(buffer, received.handle, routing.experts, False, received.x.shape[0])
         full = self._handle(received, hidden.shape[0], config)
@@ -188,7 +185,7 @@ class HybridEPBuffer:
                 ids = route.handle.recv_ids
                 local = probs[:, self._first_column(route.buffer) :]
                 rows = torch.where(ids < 0, 0.0, local.gather(1, ids.clamp(min=0).to(torch.int64)))
-        combined = route.buffer.combine(route.handle, hidden, row_weights=rows, stream=raw(hidden))
+        combined = route.buffer.combine(route.handle, hidden, row_weights=rows)
         return combined.x, _dense(route, combined.weights)
 
     # --- rows by (token, expert) ---
@@ -254,7 +251,6 @@ class HybridEPBuffer:
             layout="expert_major",
             alignment=alignment,
             zero_padding=True,
-            stream=raw(hidden),
             **fixed,
         )
         config._route = _Route(buffer, received.handle, routing.experts, rows is not None, received.x.shape[0])
@@ -282,7 +278,7 @@ class HybridEPBuffer:
             weights = self._weights_again(route, probs)
         fixed: dict[str, Any] = {"fixed_size": True, "capacity": rows, "drop_overflow": True} if route.fixed else {}
         received = route.buffer.dispatch(
-            route.handle, hidden, scales=scales, weights=weights, zero_padding=True, stream=raw(hidden), **fixed
+            route.handle, hidden, scales=scales, weights=weights, zero_padding=True, **fixed
         )
         values = None if probs is None else _zeroed(received, received.weights)
         return received.x, values, received.scales, None, handle
@@ -308,7 +304,7 @@ class HybridEPBuffer:
             _check_hidden(hidden)
             if probs is not None:
                 check_weights(probs, (route.rows,), "probs")
-        combined = route.buffer.combine(route.handle, hidden, row_weights=probs, stream=raw(hidden))
+        combined = route.buffer.combine(route.handle, hidden, row_weights=probs)
         return combined.x, _dense(route, combined.weights)
 
     # --- routing, handles ---

@@ -12,7 +12,7 @@ from .checks import describe, positive
 from .engine import Engine, telling_others
 from .packets import num_rows, row_bytes_of
 from .sm_model import V25, measured_nvlink_gbs
-from .streams import CommStream, raw
+from .streams import CommStream
 from .utils.event import EventHandle, EventOverlap
 
 Tensors = torch.Tensor | Sequence[torch.Tensor]
@@ -66,7 +66,7 @@ class LoadBalance:
             to = [[self._holds(mapping, rank, expert) for rank in range(self.num_ranks)] for expert in range(local)]
             wanted = torch.tensor(to, dtype=torch.bool, device="cpu").view(local, self.num_ranks)
             plan = buffer.plan_from_rank_map(wanted.repeat_interleave(per_expert, dim=0).to(source.device))
-        received = buffer.dispatch(plan, rows, stream=raw(rows))
+        received = buffer.dispatch(plan, rows)
         arrived = sorted({expert for expert in mapping[self.rank_idx] if expert >= 0})
         parts = received.x.view(len(arrived), -1) if arrived else received.x
         slots = target.view(target.shape[0], -1).view(torch.uint8)
@@ -120,7 +120,7 @@ class LoadBalance:
                 if expert >= 0:
                     wanted[slot, expert // local] = True
             plan = buffer.plan_from_rank_map(wanted.repeat_interleave(per_slot, dim=0).to(slots.device))
-        received = buffer.dispatch(plan, rows, stream=raw(rows))
+        received = buffer.dispatch(plan, rows)
         first = self.rank_idx * local
         experts = [e - first for rank in mapping for e in rank if e >= 0 and first <= e < first + local]
         parts = received.x.view(len(experts), -1) if experts else received.x

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import heddle
 import torch
 from heddle import UsageError
 
-from .checks import check_ids, check_int32, check_weights, positive, refuse_fork
+from . import low_latency_handle
+from .checks import check_ids, check_weights, positive, refuse_fork
+from .combine_buffers import CombineBuffers
 from .engine import Engine, telling_others
 from .forms import Form, form_of
+from .halves import end_of_call
 from .signals import wait_for_experts, wait_for_rows
 from .sizes import low_latency_window
-from .streams import CommStream, CpuStream, on, raw
 from .trtllm import ReadyFp4
-from .utils.event import EventHandle, EventOverlap
-
-# Handles are plain tuples; what combine needs beyond them hangs on their first tensor under this name.
-_ROUTE = "_heddle_route"
-
-
-class _Route(NamedTuple):
-    buffer: heddle.Buffer
-    handle: heddle.Handle
-    tokens: int
-    topk: int
+from .utils.event import EventOverlap
+from .wait_stats import WaitStats, check_counts
 
 
 class LowLatency(ReadyFp4):
@@ -36,7 +27,7 @@ class LowLatency(ReadyFp4):
     rank: int
     group_size: int
     runtime: Engine
-    _comm_stream: CommStream
+    _combine_buffers: CombineBuffers
 
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
         """Nothing to do: modes share no memory."""
@@ -85,7 +76,8 @@ class LowLatency(ReadyFp4):
         [L, R M] int32.
         """
         check_ids(topk_idx)
-        _check_x(x)
+        if not isinstance(x, torch.Tensor) or x.dim() != 2:
+            raise UsageError(f"x is {type(x).__name__}, legal: bfloat16 [tokens, hidden]")
 
         def form() -> Form:
             refuse_fork("use_ue8m0_for_sf", use_ue8m0_for_sf, False, "upstream's is unfinished")
@@ -129,42 +121,31 @@ class LowLatency(ReadyFp4):
             _check_modes(async_finish, return_recv_hook)
             form = make_form()
             if topk_weights is not None:
-                check_weights(topk_weights, tuple(topk_idx.shape))
-            stats = self._stats(buffer, counts, waits)
+                check_weights(topk_weights, topk_idx.shape)
+            check_counts(counts, len(buffer.local_experts))
+            stats = WaitStats.of("dispatch_wait_recv_cost_stats", waits, self.rank, self.group_size)
             plan = buffer.plan(topk_idx)
-            if plan.tokens != x.shape[0]:
-                raise UsageError(f"topk_idx has {plan.tokens} rows, legal: {x.shape[0]}, as x")
-        options: dict[str, Any] = {"layout": "slab", "max_tokens": tokens, **form.options}
-        call = lambda send: send(  # noqa: E731
-            plan, form.rows, scales=form.scales, weights=topk_weights, stream=raw(x), **options
+            if topk_idx.shape[0] != x.shape[0]:
+                raise UsageError(f"topk_idx has {topk_idx.shape[0]} rows, legal: {x.shape[0]}, as x")
+        call = buffer.dispatch_send if return_recv_hook else buffer.dispatch
+        made: Any = call(
+            plan, form.rows, scales=form.scales, weights=topk_weights, layout="slab", max_tokens=tokens, **form.options
         )
-        began, result = self._start(call, buffer.dispatch_send, buffer.dispatch, return_recv_hook)
+        result = made.result if return_recv_hook else made
         outputs = form.outputs(result)
 
-        def finish(seconds: float) -> None:
+        def finish() -> None:
             if form.finish is not None:
                 form.finish(result, outputs)
-            stats(result, seconds)
+            if counts is not None:
+                counts.add_(result.num_per_expert)
 
-        handle = self._handle(buffer, result, tokens, hidden, experts, plan)
-        event, hook = self._end(began, finish, async_finish, x.device)
+        handle = low_latency_handle.make(buffer, result, plan, (tokens, hidden, experts))
+        event, hook = end_of_call(made, return_recv_hook, async_finish, finish, stats, x.device)
         if topk_weights is None:
             return outputs, result.num_per_expert, handle, event, hook
         sources = result.row_source.view(handle[0].shape)
         return outputs, result.num_per_expert, result.weights.view(sources.shape), sources, handle, event, hook
-
-    def _handle(
-        self,
-        buffer: heddle.Buffer,
-        received: heddle.Received,
-        tokens: int,
-        hidden: int,
-        experts: int,
-        plan: heddle.Plan,
-    ) -> tuple[torch.Tensor, Any, int, int, int]:
-        src_info = received.row_token.view(len(buffer.local_experts), self.group_size * tokens)
-        setattr(src_info, _ROUTE, _Route(buffer, received.handle, plan.tokens, plan.topk))
-        return src_info, received.layout_range, tokens, hidden, experts
 
     def low_latency_combine(
         self,
@@ -203,13 +184,15 @@ class LowLatency(ReadyFp4):
 
         Returns (combined [N, H], event, hook or None).
         """
-        route = _route_of(handle)
+        route = low_latency_handle.route_of(handle)
         buffer = route.buffer
         with telling_others(buffer, "combine"):
             _check_modes(async_finish, return_recv_hook)
             rows = self._rows_to_send(x, handle, zero_copy, use_logfmt)
-            _check_combine(topk_idx, topk_weights, route, out, handle[3], x.dtype)
-            stats = self._wait_stats("combine_wait_recv_cost_stats", combine_wait_recv_cost_stats)
+            route.check_combine(topk_idx, topk_weights, out, handle[3], x.dtype)
+            stats = WaitStats.of(
+                "combine_wait_recv_cost_stats", combine_wait_recv_cost_stats, self.rank, self.group_size
+            )
             if overlap and comp_signal is not None:
                 if not return_recv_hook:
                     raise UsageError("return_recv_hook is False, legal with overlap and comp_signal: True")
@@ -220,140 +203,39 @@ class LowLatency(ReadyFp4):
             out if out is None or out.stride(1) == 1 else torch.empty_like(out, memory_format=torch.contiguous_format)
         )
         sent = rows if rows.is_contiguous() else _as_rows(rows)
-        call = lambda send: send(  # noqa: E731
-            route.handle, sent, weights=topk_weights.contiguous(), out=target, stream=raw(x)
-        )
-        began, result = self._start(call, buffer.combine_send, buffer.combine, return_recv_hook)
+        call = buffer.combine_send if return_recv_hook else buffer.combine
+        made: Any = call(route.handle, sent, weights=topk_weights, out=target)
 
-        def finish(seconds: float) -> None:
+        def finish() -> None:
             if out is not None and target is not None and target is not out:
                 out.copy_(target)
-            stats(seconds)
 
-        combined = result.x if out is None else out
-        event, hook = self._end(began, finish, async_finish, x.device)
+        combined = (made.result if return_recv_hook else made).x if out is None else out
+        event, hook = end_of_call(made, return_recv_hook, async_finish, finish, stats, x.device)
         return combined, event, hook
-
-    # --- both ---
-
-    def _start(self, call: Any, send: Any, whole: Any, is_split: bool) -> tuple[Any, Any]:
-        """(what _end needs, the result): sent, and received unless the call is split."""
-        if is_split:
-            split = call(send)
-            return split, split.result
-        started = time.perf_counter()
-        done = call(whole)
-        return time.perf_counter() - started, done
-
-    def _end(
-        self, began: Any, finish: Callable[[float], None], is_async: bool, device: torch.device
-    ) -> tuple[EventOverlap, Any]:
-        if isinstance(began, float):
-            finish(began)
-            return EventOverlap(EventHandle() if is_async else None), None
-        stream = torch.cuda.current_stream(device) if device.type == "cuda" else CpuStream()
-        waiting: list[Any] = [began]
-
-        def hook() -> None:
-            if not waiting:
-                return
-            split = waiting.pop()
-            with on(stream):
-                started = time.perf_counter()
-                split.receive()
-                finish(time.perf_counter() - started)
-
-        return EventOverlap(None), hook
-
-    def _stats(
-        self, buffer: heddle.Buffer, counts: torch.Tensor | None, waits: torch.Tensor | None
-    ) -> Callable[[heddle.Received, float], None]:
-        if counts is not None:
-            check_int32(counts, (len(buffer.local_experts),), "cumulative_local_expert_recv_stats")
-        add_wait = self._wait_stats("dispatch_wait_recv_cost_stats", waits)
-
-        def add(received: heddle.Received, seconds: float) -> None:
-            if counts is not None:
-                counts.add_(received.num_per_expert)
-            add_wait(seconds)
-
-        return add
-
-    def _wait_stats(self, name: str, waits: torch.Tensor | None) -> Callable[[float], None]:
-        if waits is None:
-            return lambda seconds: None
-        ranks = self.group_size
-        shape = (ranks, ranks) if isinstance(waits, torch.Tensor) and waits.dim() == 2 else (ranks,)
-        check_int32(waits, shape, name, torch.int64)
-        others = torch.ones(ranks, dtype=torch.int64, device=waits.device)
-        others[self.rank] = 0
-        row = waits[self.rank] if waits.dim() == 2 else waits
-
-        def add(seconds: float) -> None:
-            row.add_(others * int(seconds * 1e9))
-
-        return add
 
     def get_next_low_latency_combine_buffer(self, handle: tuple[Any, ...]) -> torch.Tensor:
         """[L, R M, H] bfloat16 with rows H + H / 64 apart: written to, then combined by zero_copy=True."""
-        route = _route_of(handle)
-        rows, hidden = handle[0].shape[1], handle[3]
-        pitch = hidden + hidden // 64
-        key = (handle[0].shape[0], rows, hidden)
-        if key not in self._combine_buffers:
-            self._combine_buffers[key] = torch.zeros(
-                key[0] * rows * pitch, dtype=torch.bfloat16, device=route.handle.recv_token.device
-            )
-        return self._combine_buffers[key].as_strided((key[0], rows, hidden), (rows * pitch, pitch, 1))
-
-    @property
-    def _combine_buffers(self) -> dict[tuple[int, int, int], torch.Tensor]:
-        return self.__dict__.setdefault("_combine_buffers_made", {})
+        route = low_latency_handle.route_of(handle)
+        return self._combine_buffers.of((*handle[0].shape, handle[3]), route.handle.recv_token.device)
 
     def _rows_to_send(self, x: Any, handle: tuple[Any, ...], zero_copy: bool, use_logfmt: bool) -> torch.Tensor:
         shape = (*handle[0].shape, handle[3])
-        if not isinstance(x, torch.Tensor) or tuple(x.shape) != shape:
+        if not isinstance(x, torch.Tensor) or x.shape != shape:
             seen = list(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
             raise UsageError(f"x is {seen}, legal: {list(shape)}, as the dispatch's slabs")
         if zero_copy and use_logfmt:
             raise UsageError("use_logfmt is True with zero_copy, legal: one of them")
         if not zero_copy:
             return x
-        key = shape
-        if key not in self._combine_buffers:
+        if shape not in self._combine_buffers:
             raise UsageError("zero_copy is True, legal after get_next_low_latency_combine_buffer(handle)")
         return self.get_next_low_latency_combine_buffer(handle)
-
-
-def _check_x(x: Any) -> None:
-    if not isinstance(x, torch.Tensor) or x.dim() != 2:
-        raise UsageError(f"x is {type(x).__name__}, legal: bfloat16 [tokens, hidden]")
 
 
 def _check_modes(async_finish: bool, return_recv_hook: bool) -> None:
     if async_finish and return_recv_hook:
         raise UsageError("async_finish is True with return_recv_hook, legal: one of them")
-
-
-def _route_of(handle: Any) -> _Route:
-    legal = "legal: the handle of a low_latency_dispatch, with its own first tensor"
-    if not isinstance(handle, (tuple, list)) or len(handle) != 5:
-        raise UsageError(f"handle is {type(handle).__name__}, {legal}")
-    route = getattr(handle[0], _ROUTE, None)
-    if not isinstance(route, _Route):
-        raise UsageError(f"handle's src_info is of no dispatch of this package, {legal}")
-    return route
-
-
-def _check_combine(ids: Any, weights: Any, route: _Route, out: Any, hidden: int, dtype: torch.dtype) -> None:
-    check_ids(ids)
-    if tuple(ids.shape) != (route.tokens, route.topk):
-        raise UsageError(f"topk_idx is {list(ids.shape)}, legal: {[route.tokens, route.topk]}, as in the dispatch")
-    check_weights(weights, (route.tokens, route.topk))
-    if out is not None and (not isinstance(out, torch.Tensor) or tuple(out.shape) != (route.tokens, hidden)):
-        raise UsageError(f"out is not {dtype} {[route.tokens, hidden]}, legal: that, or None")
-    if out is not None and out.dtype != dtype:
-        raise UsageError(f"out is {out.dtype}, legal: {dtype}, as x")
 
 
 def _as_rows(x: torch.Tensor) -> torch.Tensor:

@@ -16,10 +16,11 @@ from .engine import Engine, telling_others
 from .handle import heddle_handle, pack, plan_of, unpack
 from .routing import exchange_counts, layout_of
 from .sizes import align
-from .streams import CommStream, check_v1_flags, raw
+from .streams import CommStream, check_v1_flags
 from .utils.event import EventOverlap
 
 Handle = tuple[torch.Tensor, ...]
+_LAYOUT = ("num_tokens_per_rank", "is_token_in_rank", "num_tokens_per_expert")
 
 
 class NormalMode:
@@ -119,13 +120,13 @@ class NormalMode:
             self._check_routing(rows, in_rank, topk_idx, topk_weights, worst)
             plan = plan_of(buffer, topk_idx, in_rank)
         fixed: dict[str, Any] = {"fixed_size": True, "capacity": worst, "max_tokens": worst} if worst else {}
-        received: Any = buffer.dispatch(plan, rows, scales=scales, weights=topk_weights, stream=raw(rows), **fixed)
+        received: Any = buffer.dispatch(plan, rows, scales=scales, weights=topk_weights, **fixed)
         if topk_idx is None:
             counts = exchange_counts(buffer, layout[2])
-        elif not worst:
-            counts = received.num_per_expert.tolist()
-        per_expert = [] if worst else [align(count, alignment) for count in counts]
-        handle = pack(received, layout[2].numel(), in_rank, self.rank, worst > 0)
+        else:
+            counts = [] if worst else received.num_per_expert.tolist()
+        per_expert = counts if alignment == 1 else [align(count, alignment) for count in counts]
+        handle = pack(buffer, received, plan, in_rank, self.runtime.resets)
         ids = weights = None
         if topk_idx is not None:
             ids = received.ids.to(topk_idx.dtype)
@@ -135,15 +136,14 @@ class NormalMode:
         return checks.parts_like(x, received.x, received.scales), ids, weights, per_expert, handle
 
     def _buffer_for(self, layout: tuple[Any, ...]) -> tuple[heddle.Buffer, torch.Tensor]:
-        names = ("num_tokens_per_rank", "is_token_in_rank", "num_tokens_per_expert")
-        missing = [name for name, tensor in zip(names, layout, strict=True) if not isinstance(tensor, torch.Tensor)]
-        if missing:
-            raise UsageError(f"{missing[0]} is not a tensor, legal without a handle: what get_dispatch_layout returned")
+        for name, tensor in zip(_LAYOUT, layout, strict=True):
+            if not isinstance(tensor, torch.Tensor):
+                raise UsageError(f"{name} is not a tensor, legal without a handle: what get_dispatch_layout returned")
         experts = positive("num_tokens_per_expert's length", layout[2].numel())
         return self.runtime.buffer(experts, layout[1].device), layout[1]
 
     def _check_routing(self, rows: Any, in_rank: Any, topk_idx: Any, topk_weights: Any, worst: int) -> None:
-        if tuple(in_rank.shape) != (rows.shape[0], self.group_size) or in_rank.dtype != torch.bool:
+        if in_rank.shape != (rows.shape[0], self.group_size) or in_rank.dtype != torch.bool:
             raise UsageError(
                 f"is_token_in_rank is {in_rank.dtype} {list(in_rank.shape)}, legal: bool "
                 f"[{rows.shape[0]}, {self.group_size}]"
@@ -158,7 +158,7 @@ class NormalMode:
         check_ids(topk_idx)
         if topk_idx.shape[0] != rows.shape[0]:
             raise UsageError(f"topk_idx has {topk_idx.shape[0]} rows, legal: {rows.shape[0]}, as x")
-        check_weights(topk_weights, tuple(topk_idx.shape))
+        check_weights(topk_weights, topk_idx.shape)
 
     def _dispatch_again(self, x: Any, handle: Any, topk_idx: Any, topk_weights: Any) -> tuple[Any, ...]:
         route = unpack(handle)
@@ -167,8 +167,8 @@ class NormalMode:
             if topk_idx is not None or topk_weights is not None:
                 raise UsageError("topk_idx is given with a handle, legal: None, for topk_weights as well")
             rows, scales = rows_and_scales(x)
-            ours = heddle_handle(buffer, route)
-        received = buffer.dispatch(ours, rows, scales=scales, stream=raw(rows))
+            ours = heddle_handle(buffer, route, self.runtime.resets)
+        received = buffer.dispatch(ours, rows, scales=scales)
         again = checks.parts_like(x, received.x, received.scales)
         missing = route.rows - received.x.shape[0]
         if missing > 0:
@@ -219,9 +219,9 @@ class NormalMode:
             if topk_weights is not None:
                 check_weights(topk_weights, (rows.shape[0], route.topk_idx.shape[1]))
             biases = checks.biases(bias)
-            ours = heddle_handle(buffer, route)
+            ours = heddle_handle(buffer, route, self.runtime.resets)
         weights = None if topk_weights is None else topk_weights[:received]
-        combined = buffer.combine(ours, rows[:received], bias=biases or None, row_weights=weights, stream=raw(rows))
+        combined = buffer.combine(ours, rows[:received], bias=biases or None, row_weights=weights)
         return combined.x, combined.weights
 
     internode_dispatch = dispatch

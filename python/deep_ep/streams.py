@@ -43,11 +43,6 @@ class CpuStream:
         pass
 
 
-def raw(tensor: torch.Tensor) -> int | None:
-    """What heddle calls take as `stream`: the current stream of a CUDA tensor's device; None on the CPU."""
-    return torch.cuda.current_stream(tensor.device).cuda_stream if tensor.is_cuda else None
-
-
 def tensors_in(values: Iterable[Any]) -> Iterable[torch.Tensor]:
     """The tensors of a nest of tuples and lists."""
     for value in values:

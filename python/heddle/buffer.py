@@ -15,6 +15,7 @@ from .bootstrap import as_bootstrap, patiently
 from .calls import Calls
 from .errors import UsageError
 from .frameworks import Array, is_torch
+from .once import once
 from .route import Handle, Plan
 from .streams import gpu_of, run_in
 
@@ -95,17 +96,19 @@ class Buffer(Calls):
         )
         self._core: _core.Buffer = patiently(bootstrap, lambda: _core.Buffer(bootstrap, config))
         self._config = config
+        self.experts = experts
+        """E."""
         self._has_allocator = False
         self.key: int = next(_keys)
         """A number that stands for this buffer in this process, where only numbers can go."""
         _alive.add(self)
         _by_key[self.key] = self
 
-    @property
+    @once
     def rank(self) -> int:
         return self._core.rank
 
-    @property
+    @once
     def size(self) -> int:
         """R."""
         return self._core.size
@@ -125,7 +128,7 @@ class Buffer(Calls):
         """Most multiprocessors of the GPU that a call takes."""
         return self._core.num_sms
 
-    @property
+    @once
     def local_experts(self) -> range:
         """Global ids of the experts that this rank owns."""
         return self.experts_of(self.rank)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from . import _core
 from .frameworks import Array
+from .once import once
 from .route import Handle
 
 Result = TypeVar("Result")
@@ -27,7 +27,7 @@ class Received:
     def _tensor(self, name: str) -> Array | None:
         return getattr(self._core, name)(self._torch)
 
-    @cached_property
+    @once
     def x(self) -> Array:
         """[rows, H]; slab [L, R x M, H]. Of "nvfp4" uint8 with H / 2 columns, the even element in the low half."""
         return self._tensor("x")
@@ -37,7 +37,7 @@ class Received:
         """Name of x's element type: "bfloat16", "float8_e4m3fn", ..."""
         return self._core.x_dtype
 
-    @cached_property
+    @once
     def scales(self) -> Array | None:
         """[rows, P] of a 4-byte type; slab [L, R x M, P] with strides (P R M, 1, R M). None if there are none.
 
@@ -46,37 +46,37 @@ class Received:
         """
         return self._tensor("scales")
 
-    @cached_property
+    @once
     def ids(self) -> Array | None:
         """Token-major [rows, K] int32 local expert ids, -1 = not of this rank, or padding."""
         return self._tensor("ids")
 
-    @cached_property
+    @once
     def weights(self) -> Array | None:
         """Token-major [rows, K] float32, 0 where ids is -1; others [rows], those of duplicate columns added."""
         return self._tensor("weights")
 
-    @cached_property
+    @once
     def num_per_expert(self) -> Array:
         """[L] int32: token-major (token, column) pairs, others rows."""
         return self._tensor("num_per_expert")
 
-    @cached_property
+    @once
     def expert_offsets(self) -> Array | None:
         """[L + 1] int64 first row of each expert's group; None for token-major."""
         return self._tensor("expert_offsets")
 
-    @cached_property
+    @once
     def row_source(self) -> Array:
         """[rows] int32 source rank of each row, -1 = none."""
         return self._tensor("row_source")
 
-    @cached_property
+    @once
     def row_token(self) -> Array:
         """[rows] int32 token index in its source, -1 = none."""
         return self._tensor("row_token")
 
-    @cached_property
+    @once
     def layout_range(self) -> Array | None:
         """Slab [L, R] int64: count in the low 32 bits, first place in the high 32."""
         return self._tensor("layout_range")
@@ -101,7 +101,7 @@ class Received:
         """For combine(), and for dispatching along the same route again."""
         return Handle(self._core.handle, self._torch)
 
-    @cached_property
+    @once
     def dropped(self) -> Array:
         """[1] int64, num_dropped, also where the host does not know it."""
         return self._tensor("dropped")
@@ -123,7 +123,7 @@ class Combined:
         self._torch = torch
         self._out = out
 
-    @cached_property
+    @once
     def x(self) -> Array:
         """[T, H]; the caller's `out` if one was given."""
         return self._core.x(self._torch) if self._out is None else self._out
@@ -133,7 +133,7 @@ class Combined:
         """Name of x's element type."""
         return self._core.x_dtype
 
-    @cached_property
+    @once
     def weights(self) -> Array | None:
         """[T, K] float32 if row_weights were given."""
         return self._core.weights(self._torch)
