@@ -60,6 +60,10 @@ class Engine:
                 self._ready[experts, device, window_bytes] = self._current[key]
             return self._current[key]
 
+    def made_buffer(self, experts: int, device: torch.device) -> heddle.Buffer | None:
+        """The buffer, if there is one already. Not collective."""
+        return self._current.get((experts, _place(device)))
+
     def any_buffer(self, device: torch.device) -> heddle.Buffer:
         """A buffer for rows that have no experts."""
         place = _place(device)

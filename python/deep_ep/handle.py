@@ -60,26 +60,49 @@ class Route(NamedTuple):
 
 
 def pack(
-    buffer: heddle.Buffer, received: heddle.Received, plan: heddle.Plan, is_token_in_rank: torch.Tensor, resets: int
+    buffer: heddle.Buffer,
+    received: heddle.Received,
+    plan: heddle.Plan,
+    is_token_in_rank: torch.Tensor,
+    resets: int | None,
 ) -> tuple[torch.Tensor, ...]:
-    """The tensors of a dispatch's handle. `plan` is of that dispatch, after as many `resets` of the buffer."""
+    """The tensors of a dispatch's handle. Their sizes are exact: where the host does not know them, it waits. `plan` is
+    of that dispatch, after as many `resets` of the buffer; None: its output has a worst-case size.
+
+    Raises OverflowError_ if more tokens arrived than the output has rows.
+    """
     route = received.handle
-    offset = route.recv_offset
-    ranks, rows = buffer.size, received.x.shape[0]
-    matrix = offset.new_zeros(ranks, ranks)
-    matrix.select(1, buffer.rank).copy_(offset.narrow(0, 1, ranks))
-    tokens, topk = is_token_in_rank.shape[0], plan.topk
+    offset, recv_token, source_tokens, recv_ids = route.tensors()
+    ranks, rows, is_fixed = buffer.size, received.x.shape[0], resets is None
+    count = int(offset[-1]) if is_fixed and offset.is_cuda else len(recv_token)
+    if count > rows:
+        raise heddle.OverflowError_(f"num_worst_tokens = {rows}, legal: {count} or more")
+    column = offset.as_strided((ranks, 1), (1, 1), offset.storage_offset() + 1)
+    matrix = column * _own_column(ranks, buffer.rank, offset.device)
+    topk = plan.topk
     tensors = (
-        route.source_tokens,
-        route.recv_ids if topk else offset.new_zeros(route.num_received, 0),
-        route.recv_token,
+        source_tokens,
+        _first(recv_ids, count) if topk else offset.new_zeros(count, 0),
+        _first(recv_token, count),
         is_token_in_rank,
-        plan.ids if topk else offset.new_zeros(tokens, 0),
+        plan.ids if topk else offset.new_zeros(is_token_in_rank.shape[0], 0),
         _numbers(buffer.experts, rows),
     )
-    if rows == route.num_received:  # heddle's handle of a worst-case output is of all its rows
+    if resets is not None:  # heddle's handle of a worst-case output is of all its rows
         setattr(matrix, _KEPT, Kept(buffer, resets, route, buffer.experts, rows, tensors))
     return matrix, *tensors
+
+
+def _first(tensor: torch.Tensor, count: int) -> torch.Tensor:
+    return tensor if len(tensor) == count else tensor[:count]
+
+
+@lru_cache(maxsize=256)
+def _own_column(ranks: int, rank: int, device: torch.device) -> torch.Tensor:
+    """[R] int32: 1 at the own rank."""
+    column = torch.zeros(ranks, dtype=torch.int32, device=device)
+    column[rank] = 1
+    return column
 
 
 @lru_cache(maxsize=256)

@@ -48,13 +48,25 @@ class NormalMode:
         check_v1_flags(previous_event, async_finish, allocate_on_comm_stream)
         experts = positive("num_experts", num_experts)
         layout, event = self._comm_stream.run(
-            lambda: layout_of(topk_idx, experts, self.group_size),
+            lambda: self._planned_layout(topk_idx, experts) or layout_of(topk_idx, experts, self.group_size),
             [topk_idx],
             previous_event=previous_event,
             is_async=async_finish,
         )
         per_rank, per_expert, in_rank = layout
         return per_rank, self._per_rdma_rank(in_rank), per_expert, in_rank, event
+
+    def _planned_layout(self, topk_idx: torch.Tensor, experts: int) -> tuple[torch.Tensor, ...] | None:
+        """layout_of() by heddle's plan, in an eighth of the time. None before there is a buffer, for ids that are
+        refused, and on GPUs, where a plan's memory is not torch's to guard between streams."""
+        buffer = None if topk_idx.is_cuda else self.runtime.made_buffer(experts, topk_idx.device)
+        if buffer is None or topk_idx.shape[1] == 0:
+            return None
+        try:
+            plan = buffer.plan(topk_idx)
+        except heddle.Error:
+            return None
+        return plan.num_tokens_per_rank, plan.num_tokens_per_expert, plan.is_token_in_rank
 
     def _per_rdma_rank(self, in_rank: torch.Tensor) -> torch.Tensor | None:
         if self.group_size <= NUM_LOCAL_RANKS:
@@ -126,7 +138,7 @@ class NormalMode:
         else:
             counts = [] if worst else received.num_per_expert.tolist()
         per_expert = counts if alignment == 1 else [align(count, alignment) for count in counts]
-        handle = pack(buffer, received, plan, in_rank, self.runtime.resets)
+        handle = pack(buffer, received, plan, in_rank, None if worst else self.runtime.resets)
         ids = weights = None
         if topk_idx is not None:
             ids = received.ids.to(topk_idx.dtype)

@@ -105,6 +105,8 @@ def on(stream: Any) -> AbstractContextManager[Any]:
 
 def check_v1_flags(previous_event: Any, async_finish: bool, allocate_on_comm_stream: bool) -> None:
     """Raises UsageError where memory of the comm stream would be used without anything that orders its use."""
+    if previous_event is None and not allocate_on_comm_stream:
+        return
     event_of(previous_event)
     if allocate_on_comm_stream and (previous_event is None or not async_finish):
         raise UsageError(

@@ -94,13 +94,14 @@ class Calls:
             options = dispatch_options(
                 layout, alignment, quantise, scale_layout, fixed_size, capacity, max_tokens, zero_padding, drop_overflow
             )
-            last = (dtype_name(dtype), options, *self._where(num_sms, stream, x, scales, weights, global_scale))
+            number, scope = self._place(stream, x, scales, weights, global_scale)
+            name, most = dtype_name(dtype), sms(num_sms)
         except Exception as error:
             core.refuse_dispatch(argument_named_by(error))
             raise
-        *rest, scope = last
         call = core.dispatch_again if again else core.dispatch
-        return Received(run_in(scope, call, route._core, x, scales, weights, global_scale, *rest), is_torch(x))
+        made = run_in(scope, call, route._core, x, scales, weights, global_scale, name, options, number, most)
+        return Received(made, is_torch(x))
 
     def dispatch_send(
         self,
@@ -121,13 +122,15 @@ class Calls:
         try:
             check_plan(route)
             chosen = dispatch_options(**{**options, "fixed_size": True})
-            last = (dtype_name(dtype), chosen, *self._where(num_sms, stream, x, scales, weights, global_scale))
+            number, scope = self._place(stream, x, scales, weights, global_scale)
+            name, most = dtype_name(dtype), sms(num_sms)
         except Exception as error:
             core.refuse_dispatch(argument_named_by(error))
             raise
-        *rest, scope = last
-        sent = run_in(scope, core.dispatch_send, route._core, x, scales, weights, global_scale, *rest)
-        return Split(sent, Received(sent.result, is_torch(x)), core, self._join(rest[2], x))
+        sent = run_in(
+            scope, core.dispatch_send, route._core, x, scales, weights, global_scale, name, chosen, number, most
+        )
+        return Split(sent, Received(sent.result, is_torch(x)), core, self._join(number, x))
 
     def combine(
         self,
@@ -198,19 +201,12 @@ class Calls:
             check_handle(handle)
             options = combine_options(weighted, float32_wire, dtype_name(out_dtype))
             biases = bias if isinstance(bias, (tuple, list)) else (bias,)
-            number, most, scope = self._where(num_sms, stream, x, *biases, row_weights, weights, out)
-            name = dtype_name(dtype)
+            number, scope = self._place(stream, x, *biases, row_weights, weights, out)
+            name, most = dtype_name(dtype), sms(num_sms)
         except Exception as error:
             self._core.refuse_combine(argument_named_by(error))
             raise
         return scope, (handle._core, x, bias, row_weights, weights, out, name, options, number, most)
-
-    def _where(
-        self, num_sms: int | None, stream: Any, *arrays: Array | None
-    ) -> tuple[int | None, int, AbstractContextManager[Any] | None]:
-        """(stream, num_sms, the scope to call C++ in)"""
-        number, scope = self._place(stream, *arrays)
-        return number, sms(num_sms), scope
 
     def _place(self, stream: Any, *arrays: Array | None) -> tuple[int | None, AbstractContextManager[Any] | None]:
         """The stream of a call with these arrays, and the scope to make it in. Results lie in torch's memory."""

@@ -13,6 +13,22 @@ from .route import Handle
 Result = TypeVar("Result")
 
 
+class _Tensor:
+    """An output of a call, made at its first use. None where the call has none."""
+
+    def __init__(self, doc: str) -> None:
+        self.__doc__ = doc
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, of: Any, owner: type) -> Any:
+        if of is None:
+            return self
+        tensor = of.__dict__[self._name] = getattr(of._core, self._name)(of._torch)
+        return tensor
+
+
 class Received:
     """What one rank receives from a dispatch: n tokens, L local experts, R ranks, M most tokens a rank.
 
@@ -24,62 +40,38 @@ class Received:
         self._core = core
         self._torch = torch
 
-    def _tensor(self, name: str) -> Array | None:
-        return getattr(self._core, name)(self._torch)
-
-    @once
-    def x(self) -> Array:
+    x = _Tensor(
         """[rows, H]; slab [L, R x M, H]. Of "nvfp4" uint8 with H / 2 columns, the even element in the low half."""
-        return self._tensor("x")
+    )
 
     @property
     def x_dtype(self) -> str:
         """Name of x's element type: "bfloat16", "float8_e4m3fn", ..."""
         return self._core.x_dtype
 
-    @once
-    def scales(self) -> Array | None:
+    scales = _Tensor(
         """[rows, P] of a 4-byte type; slab [L, R x M, P] with strides (P R M, 1, R M). None if there are none.
 
         In tiles: [rows / 128, P, 32, 4], word w of row r is [r / 128, w, r % 32, r % 128 / 32]; slab the same for each
         expert, [L, R x M / 128, P, 32, 4]. rows / 128 is rounded up; what is past the last row is not written.
         """
-        return self._tensor("scales")
+    )
 
-    @once
-    def ids(self) -> Array | None:
-        """Token-major [rows, K] int32 local expert ids, -1 = not of this rank, or padding."""
-        return self._tensor("ids")
+    ids = _Tensor("Token-major [rows, K] int32 local expert ids, -1 = not of this rank, or padding.")
 
-    @once
-    def weights(self) -> Array | None:
-        """Token-major [rows, K] float32, 0 where ids is -1; others [rows], those of duplicate columns added."""
-        return self._tensor("weights")
+    weights = _Tensor(
+        "Token-major [rows, K] float32, 0 where ids is -1; others [rows], those of duplicate columns added."
+    )
 
-    @once
-    def num_per_expert(self) -> Array:
-        """[L] int32: token-major (token, column) pairs, others rows."""
-        return self._tensor("num_per_expert")
+    num_per_expert = _Tensor("[L] int32: token-major (token, column) pairs, others rows.")
 
-    @once
-    def expert_offsets(self) -> Array | None:
-        """[L + 1] int64 first row of each expert's group; None for token-major."""
-        return self._tensor("expert_offsets")
+    expert_offsets = _Tensor("[L + 1] int64 first row of each expert's group; None for token-major.")
 
-    @once
-    def row_source(self) -> Array:
-        """[rows] int32 source rank of each row, -1 = none."""
-        return self._tensor("row_source")
+    row_source = _Tensor("[rows] int32 source rank of each row, -1 = none.")
 
-    @once
-    def row_token(self) -> Array:
-        """[rows] int32 token index in its source, -1 = none."""
-        return self._tensor("row_token")
+    row_token = _Tensor("[rows] int32 token index in its source, -1 = none.")
 
-    @once
-    def layout_range(self) -> Array | None:
-        """Slab [L, R] int64: count in the low 32 bits, first place in the high 32."""
-        return self._tensor("layout_range")
+    layout_range = _Tensor("Slab [L, R] int64: count in the low 32 bits, first place in the high 32.")
 
     @property
     def masked(self) -> list[int]:
@@ -101,10 +93,7 @@ class Received:
         """For combine(), and for dispatching along the same route again."""
         return Handle(self._core.handle, self._torch)
 
-    @once
-    def dropped(self) -> Array:
-        """[1] int64, num_dropped, also where the host does not know it."""
-        return self._tensor("dropped")
+    dropped = _Tensor("[1] int64, num_dropped, also where the host does not know it.")
 
     def tensors(self) -> list[Array | None]:
         """All of them."""

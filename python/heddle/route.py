@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from . import _core
 from .errors import UsageError
 from .frameworks import Array
+
+
+def _bool_of(torch: bool) -> Any:
+    return sys.modules["torch"].bool if torch else bool
 
 
 class _Route:
@@ -49,7 +54,8 @@ class Plan(_Route):
     @property
     def is_token_in_rank(self) -> Array:
         """[T, R] bool: the token goes to the rank."""
-        return self._tensor("is_token_in_rank") != 0
+        bytes_ = self._tensor("is_token_in_rank")
+        return bytes_.view(_bool_of(self._torch)) if self.topk else bytes_ != 0  # a caller's map may have other bytes
 
     @property
     def num_tokens_per_rank(self) -> Array:
@@ -86,6 +92,10 @@ class Handle(_Route):
     def num_received(self) -> int:
         """n."""
         return self._core.num_received
+
+    def tensors(self) -> tuple[Array, Array, Array, Array]:
+        """(recv_offset, recv_token, source_tokens, recv_ids): those that Buffer.handle() makes a handle from."""
+        return self._core.tensors(self._torch)
 
     @property
     def recv_offset(self) -> Array:

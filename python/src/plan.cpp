@@ -12,6 +12,13 @@ auto tensor_of(Get get) {
   return [get](const Route& route, bool torch) { return exported(kept((route.*get)(), route), torch); };
 }
 
+/// What a handle can be made from again, each keeping it alive.
+nb::tuple tensors_of(const Handle& handle, bool torch) {
+  const auto one = [&](const TensorView& view) { return exported(kept(view, handle), torch); };
+  return nb::make_tuple(one(handle.recv_offset()), one(handle.recv_token()), one(handle.source_tokens()),
+                        one(handle.recv_ids()));
+}
+
 }  // namespace
 
 void bind_plan(nb::module_& m) {
@@ -25,6 +32,7 @@ void bind_plan(nb::module_& m) {
       .def("num_rows_per_expert", tensor_of<Plan>(&Plan::num_rows_per_expert));
   nb::class_<Handle>(m, "Handle")
       .def_prop_ro("plan", &Handle::plan)
+      .def("tensors", &tensors_of)
       .def("recv_offset", tensor_of<Handle>(&Handle::recv_offset))
       .def("recv_token", tensor_of<Handle>(&Handle::recv_token))
       .def("source_tokens", tensor_of<Handle>(&Handle::source_tokens))
