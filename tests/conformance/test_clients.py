@@ -6,7 +6,7 @@ import pytest
 import torch
 from deep_ep.utils import EventHandle, EventOverlap
 from oracle import same
-from test_ll import close
+from slabs import close
 
 EXPERTS, HIDDEN, TOPK = 12, 256, 3
 

@@ -5,7 +5,7 @@ import oracle
 import pytest
 import torch
 from oracle import same
-from test_ll import EXPERTS, HIDDEN, MOST, back, check_slab, close, everyone, make
+from slabs import EXPERTS, HIDDEN, MOST, back, check_slab, close, everyone, make
 from test_v1_errors import raises
 
 pytestmark = pytest.mark.ll

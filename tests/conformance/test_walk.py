@@ -7,7 +7,7 @@ import oracle
 import pytest
 import torch
 from oracle import same
-from test_ll import close
+from slabs import close
 
 MOST = 24
 

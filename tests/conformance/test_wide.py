@@ -6,7 +6,7 @@ import pytest
 import torch
 from deep_ep.hybrid_ep_buffer import indices_to_map
 from oracle import same
-from test_ll import close
+from slabs import close
 
 
 def batches(rank, experts):
