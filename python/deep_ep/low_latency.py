@@ -140,7 +140,7 @@ class LowLatency(ReadyFp4):
             if counts is not None:
                 counts.add_(result.num_per_expert)
 
-        handle = low_latency_handle.make(buffer, result, plan, (tokens, hidden, experts))
+        handle = low_latency_handle.make(buffer, result, topk_idx.shape, (tokens, hidden, experts))
         event, hook = end_of_call(made, return_recv_hook, async_finish, finish, stats, x.device)
         if topk_weights is None:
             return outputs, result.num_per_expert, handle, event, hook

@@ -36,11 +36,11 @@ class Route(NamedTuple):
 
 
 def make(
-    buffer: heddle.Buffer, received: heddle.Received, plan: heddle.Plan, sizes: tuple[int, int, int]
+    buffer: heddle.Buffer, received: heddle.Received, batch: torch.Size, sizes: tuple[int, int, int]
 ) -> tuple[torch.Tensor, Any, int, int, int]:
-    """(src_info [L, R M], layout_range [L, R], M, H, E), `sizes` being the last three."""
+    """(src_info [L, R M], layout_range [L, R], M, H, E), `sizes` being the last three, `batch` (N, K)."""
     src_info = received.row_token.view(len(buffer.local_experts), buffer.size * sizes[0])
-    setattr(src_info, _ROUTE, Route(buffer, received.handle, plan.tokens, plan.topk))
+    setattr(src_info, _ROUTE, Route(buffer, received.handle, *batch))
     return src_info, received.layout_range, *sizes
 
 

@@ -3,6 +3,7 @@
 import oracle
 import pytest
 import torch
+from oracle import same
 from slabs import EXPERTS, MOST, back, close, everyone, make
 from test_v1_errors import raises
 
@@ -46,8 +47,29 @@ def test_masked_ranks_are_left_out_and_taken_in_again(world):
     world.run(mask_body)
 
 
-def unshrunk_body(rank):
+def old_handle_body(rank):
+    """A handle of normal mode outlives the reset that takes ranks in again: callers keep it for the backward pass."""
+    buffer = make(rank, enable_shrink=True)
+    batch = everyone(rank)[rank.rank]
+    per_rank, _, per_expert, in_rank, _ = buffer.get_dispatch_layout(batch.ids, EXPERTS)
+    recv_x, *_, handle, _ = buffer.dispatch(
+        batch.x,
+        num_tokens_per_rank=per_rank,
+        is_token_in_rank=in_rank,
+        num_tokens_per_expert=per_expert,
+        topk_idx=batch.ids,
+        topk_weights=batch.weights,
+    )
+    before = buffer.combine(recv_x, handle)[0]
+    buffer.low_latency_clean_mask_buffer()
+    same(buffer.combine(recv_x, handle)[0], before, "combined_x after the reset")
 
+
+def test_a_handle_of_before_combines(world):
+    world.run(old_handle_body)
+
+
+def unshrunk_body(rank):
     buffer = make(rank)
     for call in (
         lambda: buffer.low_latency_update_mask_buffer(0, True),

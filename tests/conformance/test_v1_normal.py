@@ -33,7 +33,7 @@ def routed(buffer, batch, experts=EXPERTS):
 def layout_body(rank, sizes):
     buffer = make(rank)
     batch = oracle.make_batch(rank.rank, sizes[rank.rank], experts=EXPERTS)
-    for dtype in (torch.int64, torch.int32):
+    for dtype in (torch.int64, torch.int32, torch.int64):
         per_rank, per_rdma, per_expert, in_rank, event = buffer.get_dispatch_layout(batch.ids.to(dtype), EXPERTS)
         wanted = oracle.in_rank(batch.ids, rank.size, EXPERTS)
         same(in_rank, wanted, "is_token_in_rank")
@@ -41,6 +41,7 @@ def layout_body(rank, sizes):
         counts = [int((batch.ids == e).sum()) for e in range(EXPERTS)]
         same(per_expert, torch.tensor(counts, dtype=torch.int32), "num_tokens_per_expert")
         assert per_rdma is None and event.event is None
+        buffer.dispatch(batch.x, **routed(buffer, batch))  # layouts may be made otherwise after the first
 
 
 @pytest.mark.parametrize("sizes", SIZES)
@@ -73,6 +74,8 @@ def round_trip_body(rank, sizes, alignment):
         plain, none, _ = buffer.combine(recv_x * 2, handle)
         assert none is None
         same(plain, combined, "combined_x without weights")
+        copies = [tensor.clone() for tensor in handle]
+        same(buffer.combine(recv_x * 2, copies)[0], combined, "combined_x by copies of the handle's tensors")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
