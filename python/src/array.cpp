@@ -116,8 +116,10 @@ Array any_array_of(nb::handle object, const char* argument, const std::optional<
   return readable_array(front("readable")(object), object, argument, dtype);
 }
 
-Array with_dimensions(Array array, const char* argument) {
+Array checked(Array array, const char* argument) {
   HEDDLE_CHECK(!array.view.shape.empty(), "{} has no dimensions, legal: 1 and up", argument);
+  HEDDLE_CHECK(array.view.data != nullptr || array.view.numel() == 0,
+               "{} has no memory, legal: a tensor with data (not one that torch.compile traces with)", argument);
   return array;
 }
 
@@ -125,29 +127,29 @@ Array with_dimensions(Array array, const char* argument) {
 
 Array array_of(nb::handle object, const char* argument, const std::optional<std::string>& dtype) {
   if (object.is_none()) return {};
-  return with_dimensions(any_array_of(object, argument, dtype), argument);
+  return checked(any_array_of(object, argument, dtype), argument);
 }
 
 Array dense_array_of(nb::handle object, const char* argument, Dense dense, const std::optional<std::string>& dtype) {
   if (object.is_none()) return {};
   if (auto lent = lent_array(object, argument, dtype)) {
     const bool rows_do = dense == Dense::rows && lent->view.shape.size() == 2 && lent->view.has_dense_rows();
-    if (rows_do || lent->view.is_contiguous()) return with_dimensions(std::move(*lent), argument);
+    if (rows_do || lent->view.is_contiguous()) return checked(std::move(*lent), argument);
   }
   const nb::object copy = front("dense")(object, nb::arg("inner") = dense == Dense::rows);
-  return with_dimensions(readable_array(copy, object, argument, dtype), argument);
+  return checked(readable_array(copy, object, argument, dtype), argument);
 }
 
 Array scalar_of(nb::handle object, const char* argument) {
   if (object.is_none()) return {};
   Array array = any_array_of(object, argument, std::nullopt);
   if (array.view.shape.empty()) array.view.shape = {1}, array.view.strides = {};
-  return array;
+  return checked(std::move(array), argument);
 }
 
 Array writable_array_of(nb::handle object, const char* argument, const std::optional<std::string>& dtype) {
   if (object.is_none()) return {};
-  if (auto lent = lent_array(object, argument, dtype)) return with_dimensions(std::move(*lent), argument);
+  if (auto lent = lent_array(object, argument, dtype)) return checked(std::move(*lent), argument);
   const nb::object ours = front("readable")(object);
   if (nb::isinstance<nb::tuple>(ours) && !ours.is(object)) {
     return array_of_tuple(nb::borrow<nb::tuple>(ours), argument, dtype);
@@ -155,7 +157,7 @@ Array writable_array_of(nb::handle object, const char* argument, const std::opti
   nb::ndarray<> array;
   HEDDLE_CHECK(nb::try_cast(ours, array), "{} is a {}, legal: a writable array", argument,
                nb::type_name(object.type()).c_str());
-  return with_dimensions(view_of(nb::ndarray<nb::ro>(array), argument, dtype), argument);
+  return checked(view_of(nb::ndarray<nb::ro>(array), argument, dtype), argument);
 }
 
 }  // namespace heddle::python

@@ -6,6 +6,7 @@ import heddle
 import pytest
 
 torch = pytest.importorskip("torch")
+FakeTensorMode = pytest.importorskip("torch._subclasses.fake_tensor").FakeTensorMode
 
 
 class Old(torch.Tensor):
@@ -64,6 +65,14 @@ def test_a_result_outlives_everything_else():
 def test_a_type_that_heddle_does_not_know_is_named(kind):
     with pytest.raises(heddle.UsageError, match="x is .*64, legal: uint8"):
         dispatched(KINDS[kind](torch.ones(2, 8, dtype=torch.float64)))
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_a_tensor_without_memory_is_named():
+    with FakeTensorMode():
+        x = torch.ones(2, 8)
+    with pytest.raises(heddle.UsageError, match="x "):
+        dispatched(x)
 
 
 def test_what_is_no_array_is_named():
