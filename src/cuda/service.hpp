@@ -18,6 +18,8 @@ struct ResetArgs {
   ResetResult* result = nullptr;
 };
 
+inline constexpr int kResetThreads = 512;  // of the one kernel with more than one
+
 /// Arguments: (DirectPort, Context), close_pair also the peer; claim_fault (Context, Fault); reset (DirectPort, ResetArgs).
 struct ServiceKernels {
   const void* publish_fault = nullptr;

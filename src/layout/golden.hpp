@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "layout/window.hpp"
+#include "layout/words.hpp"
 
 namespace heddle::golden {
 
@@ -14,7 +15,8 @@ static_assert(sizeof(Refusal) == 48 && offsetof(Refusal, value) == 32);
 static_assert(sizeof(Header) == 120);
 static_assert(offsetof(Header, hash) == 16 && offsetof(Header, mask) == 24 && offsetof(Header, kind) == 40);
 static_assert(offsetof(Header, count) == 48 && offsetof(Header, slots) == 52 && offsetof(Header, rounds) == 56);
-static_assert(offsetof(Header, tokens) == 60 && offsetof(Header, offers) == 64 && offsetof(Header, refusal) == 72);
+static_assert(offsetof(Header, tokens) == 60 && offsetof(Header, offers) == 64);
+static_assert(offsetof(Header, row_words) == 68 && offsetof(Header, refusal) == 72);
 
 static_assert(sizeof(FaultCell) == 32 && offsetof(FaultCell, awaited) == 28);
 static_assert(sizeof(Offer) == 56 && offsetof(Offer, direct) == 24 && offsetof(Offer, stride) == 48);
@@ -53,6 +55,14 @@ static_assert(kEight.range(Kind::dispatch, 1, 0) == 3072 + 8 * int64_t{8388480})
 static_assert(kEight.range(Kind::combine, 0, 0) == 3072 + 16 * int64_t{8388480});
 static_assert(kEight.end() == 3072 + 32 * int64_t{8388480} && kEight.end() <= int64_t{256} << 20);
 static_assert(window_bytes_for(8, 8322944) == kEight.end());
+
+/// The same with self-announcing words.
+inline constexpr Window kEightWords(8, int64_t{256} << 20, true);
+static_assert(kEightWords.range(Kind::dispatch, 0, 1) == kEight.range(Kind::dispatch, 0, 1));
+static_assert(kEightWords.range_bytes() == 6242176 && kEightWords.num_tags() == 6160);
+static_assert(kEightWords.words(Kind::dispatch, 0, 0) == 3072 + 6291456 && kEightWords.word_bytes() == 2097024);
+static_assert(kEight.word_bytes() == 0);
+static_assert(Window(8, Window::bytes_with_words(8, int64_t{256} << 20), true).range_bytes() >= kEight.range_bytes());
 
 /// Behind a header and a table of 264 words.
 inline constexpr Range kRows = Range::of(kEight.range_bytes(), 4 * 264, Slot::of(kPlain).stride);

@@ -39,11 +39,12 @@ struct Header {
   RankSet mask;        // whom the sender treats as masked
   uint32_t kind = 0;   // an op; the lane follows from the cell, and is here for the message of a mismatch
   uint32_t lane = 0;
-  int32_t count = 0;   // rows for you in this call
-  int32_t slots = 0;   // rows for you in one round, at most
+  int32_t count = 0;   // rows for you in this call; with words 0, as their note says it
+  int32_t slots = 0;   // rows for you in one round, at most; with words: where they begin, in 16-byte words
   int32_t rounds = 0;  // at least one
   int32_t tokens = 0;  // tokens of the sender's batch
-  uint64_t offers = 0; // 1: in this call receivers offer memory (I14)
+  uint32_t offers = 0;     // 1: in this call receivers offer memory (I14)
+  uint32_t row_words = 0;  // self-announcing 16-byte words of a row; 0: rows come another way
   Refusal refusal;
 };
 

@@ -1,7 +1,7 @@
 // Every byte of a rank's window. Offsets only; see memory/ for pointers.
 //   control  one Cells per source: each cell has that source as its only remote writer
 //   data     [kind][lane][source], a fixed byte range each, whatever the shapes: head (header, tables), then slots; behind
-//            each range its tags, which nothing else ever overwrites
+//            each range its tags, and if the buffer has them its self-announcing words: nothing else ever overwrites those
 #pragma once
 
 #include <cstddef>
@@ -38,12 +38,15 @@ HEDDLE_HD constexpr int64_t tag_bytes_of(int64_t range_and_tags) {
 class Window {
  public:
   constexpr Window() = default;
-  HEDDLE_HD constexpr Window(int ranks, int64_t bytes) : ranks_(ranks) {
+  /// `words`: a quarter of each pitch is for self-announcing words (layout/words.hpp), if it is worth it.
+  HEDDLE_HD constexpr Window(int ranks, int64_t bytes, bool words = false) : ranks_(ranks) {
     Carver carver;
     carver.take(int64_t{sizeof(Cells)} * ranks);
     data_ = carver.take(0);
     pitch_ = (bytes - data_) / (int64_t{kKinds} * kLanes * ranks) / kCellAlign * kCellAlign;
-    range_ = pitch_ - tag_bytes_of(pitch_);
+    words_ = words ? words_of(pitch_) : 0;
+    tags_ = tag_bytes_of(pitch_ - words_);
+    range_ = pitch_ - words_ - tags_;
   }
 
   HEDDLE_HD constexpr int64_t cells(int source) const { return int64_t{sizeof(Cells)} * source; }
@@ -53,14 +56,34 @@ class Window {
   }
   /// 64-bit tags behind a range.
   HEDDLE_HD constexpr int64_t tags(Kind kind, int lane, int source) const { return range(kind, lane, source) + range_; }
-  HEDDLE_HD constexpr int64_t num_tags() const { return (pitch_ - range_) / int64_t{sizeof(uint64_t)}; }
+  HEDDLE_HD constexpr int64_t num_tags() const { return tags_ / int64_t{sizeof(uint64_t)}; }
+  HEDDLE_HD constexpr int64_t words(Kind kind, int lane, int source) const {
+    return range(kind, lane, source) + range_ + tags_;
+  }
+  /// The least window with words whose ranges are as large as those of one of `bytes` without.
+  HEDDLE_HD static constexpr int64_t bytes_with_words(int ranks, int64_t bytes) {
+    const Window plain(ranks, bytes);
+    int64_t pitch = plain.pitch_ / 3 * 4 / kCellAlign * kCellAlign;
+    if (words_of(pitch) == 0) return bytes;
+    while (pitch - words_of(pitch) < plain.pitch_) pitch += kCellAlign;
+    return plain.data_ + int64_t{kKinds} * kLanes * ranks * pitch;
+  }
+  /// 0: there are none.
+  HEDDLE_HD constexpr int64_t word_bytes() const { return words_; }
   HEDDLE_HD constexpr int64_t end() const { return range(Kind::dispatch, 0, 0) + kKinds * kLanes * ranks_ * pitch_; }
 
  private:
+  HEDDLE_HD static constexpr int64_t words_of(int64_t pitch) {
+    constexpr int64_t kWorthIt = int64_t{256} << 10;
+    return pitch < kWorthIt ? 0 : pitch / 4 / kCellAlign * kCellAlign;
+  }
+
   int ranks_ = 0;
   int64_t data_ = 0;
   int64_t pitch_ = 0;  // from range to range
   int64_t range_ = 0;
+  int64_t tags_ = 0;   // bytes
+  int64_t words_ = 0;  // bytes
 };
 
 /// The least window that gives each range `range_bytes`.

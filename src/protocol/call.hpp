@@ -70,6 +70,7 @@ HEDDLE_HD inline void begin_with(const Call& call, int peer) {
   state.count[peer] = state.tokens[peer] = 0;
   state.rounds[peer] = state.rounds_to[peer] = 0;
   state.refused[peer] = state.counted[peer] = state.offers[peer] = state.direct_from[peer] = state.direct_to[peer] = 0;
+  state.words_from[peer] = 0;
   const bool open = ledger.is_open(peer);
   state.status[peer] = static_cast<uint8_t>(open ? SourceStatus::arrived : SourceStatus::masked);
 }
@@ -190,6 +191,7 @@ HEDDLE_HD inline void accept_header(const Call& call, int source, const Header& 
   state.tokens[source] = header.tokens;
   state.refused[source] = refused;
   state.offers[source] = header.offers != 0;
+  state.words_from[source] = header.row_words != 0;
 }
 
 /// A source that is in another call than this rank has put its header of this seq into another cell (I2). Safe to read:
@@ -265,6 +267,7 @@ HEDDLE_HD void await_rows(Port& port, const Call& call, int source, int64_t rows
 template <class Port>
 HEDDLE_HD void give_credit(Port& port, const Call& call, int source) {
   if (!is_live(*call.state, source)) return;
+  ++call.ctx.ledger->credits_given[static_cast<int>(call.shape.kind)][call.state->lane][source];
   port.add(source, counter_at(call, call.ctx.topo.rank, Awaited::credit), 1);
 }
 
@@ -289,9 +292,30 @@ HEDDLE_HD void close_call(const Coop& coop, const Call& call) {
   const int kind = static_cast<int>(call.shape.kind);
   ledger.unreceived[kind][state.lane] = 0;
   for (int source = 0; source < call.ctx.topo.world; ++source) {
-    const uint64_t puts = static_cast<uint64_t>(state.count[source]) * (state.direct_from[source] ? 2 : 1);
+    const int puts_a_row = state.words_from[source] ? 0 : state.direct_from[source] ? 2 : 1;
+    const uint64_t puts = static_cast<uint64_t>(state.count[source]) * static_cast<uint64_t>(puts_a_row);
     ledger.rows_seen[kind][state.lane][source] = state.rows_before[source] + puts;
   }
+}
+
+/// Every word that was sent is read and cleared, also by a rank that has no use for it. All members.
+template <class Coop, class Port>
+HEDDLE_HD void discard_words(const Coop& coop, Port& port, const Call& call, uint64_t deadline) {
+  for (int source = 0; source < call.ctx.topo.world; ++source) {
+    if (!is_live(*call.state, source) || !call.state->words_from[source]) continue;
+    const int64_t at = call.ctx.window.words(call.shape.kind, call.state->lane, source);
+    const Header& header = header_from(port.local(), call, source);
+    const int64_t first = at + int64_t{header.slots} * kWordBytes;
+    const Wait note{.peer = source, .awaited = Awaited::rows, .wanted = tagged(0, call.state->seq), .deadline = deadline, .at = at};
+    if (await(port, call, note) != Arrival::here) continue;
+    const auto count = static_cast<int64_t>(load_relaxed(reinterpret_cast<const uint64_t*>(port.local() + at)) & 0xFFFF);
+    deal_lanes(coop, 0, count * header.row_words * 2, [&](long half) {
+      const int64_t word = first + half * int64_t{sizeof(uint64_t)};
+      const Wait wait{.peer = source, .awaited = Awaited::rows, .wanted = 1, .deadline = deadline, .at = word};
+      if (await(port, call, wait) == Arrival::here) store_relaxed(reinterpret_cast<uint64_t*>(port.local() + word), 0);
+    });
+  }
+  coop.sync();
 }
 
 /// This rank refused the call: it reads nothing of it, but lets every peer finish. A credit for a round not yet landed is
@@ -299,10 +323,11 @@ HEDDLE_HD void close_call(const Coop& coop, const Call& call) {
 template <class Coop, class Port>
 HEDDLE_HD bool discard_rows(const Coop& coop, Port& port, const Call& call) {
   const uint64_t deadline = port.now() + call.ctx.timeout_ns;
+  discard_words(coop, port, call, deadline);
   deal_lanes(coop, 0, call.ctx.topo.world, [&](long peer) {
     const int source = static_cast<int>(peer);
     for (int round = 1; round < call.state->rounds[source]; ++round) give_credit(port, call, source);
-    await_rows(port, call, source, call.state->count[source], deadline);
+    if (!call.state->words_from[source]) await_rows(port, call, source, call.state->count[source], deadline);
     give_credit(port, call, source);
   });
   return settle(coop, call.ctx);

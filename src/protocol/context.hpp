@@ -7,6 +7,7 @@
 #include "device/coop.hpp"
 #include "layout/topology.hpp"
 #include "layout/window.hpp"
+#include "layout/words.hpp"
 #include "protocol/ledger.hpp"
 #include "protocol/port.hpp"
 
@@ -30,7 +31,15 @@ struct Call {
   Refusal refusal;  // set: this rank refuses the call (I7): it sends no rows, and receives and discards
 };
 
+/// Rows are self-announcing words, which only the decode pumps move (cuda/decode.hpp). Never where a deadline may mask a
+/// source between its words.
+HEDDLE_HD inline bool uses_words(const Context& ctx, const Shape& shape) {
+  return !ctx.mask_late_peers && ctx.window.word_bytes() > 0 &&
+         fits_words(shape, ctx.topo.world, ctx.window.word_bytes());
+}
+
 HEDDLE_HD inline bool offers_rows(const Context& ctx, const Shape& shape) {
+  if (uses_words(ctx, shape)) return false;
   return ctx.in_place && !ctx.mask_late_peers && shape.kind == Kind::dispatch && !shape.split;
 }
 

@@ -46,6 +46,7 @@ struct Ledger {
   uint64_t unreceived[kKinds][kLanes] = {};  // seq of the send whose receive has not run; 0 = none
   uint64_t rounds_sent[kKinds][kLanes][kMaxRanks] = {};
   uint64_t rows_seen[kKinds][kLanes][kMaxRanks] = {};
+  uint64_t credits_given[kKinds][kLanes][kMaxRanks] = {};
   uint64_t offers_seen[kLanes][kMaxRanks] = {};
   uint64_t mask[kMaxRanks] = {};   // a Mask; atomic
   uint64_t told[kMaxRanks] = {};   // what this rank's reset counter at the peer shows; never cleared
@@ -80,6 +81,7 @@ struct CallState {
   uint8_t offers[kMaxRanks] = {};      // the source takes part in offers in this call
   uint8_t direct_from[kMaxRanks] = {};  // its rows come straight into the output
   uint8_t direct_to[kMaxRanks] = {};
+  uint8_t words_from[kMaxRanks] = {};  // its rows are self-announcing words, which the row counter does not count
 };
 
 }  // namespace heddle

@@ -100,10 +100,16 @@ HEDDLE_HD inline bool is_left_out(const std::byte* window, const Context& ctx, c
   return false;
 }
 
+struct NoWords {
+  HEDDLE_HD void operator()() const {}
+};
+
 /// Repairs the buffer for `members`, of which this rank is one. False: those in `missing` did not come; try again. Cells are
 /// cleared once: after the first meeting has ended for all, a member that is through the second may already write to them.
-template <class Port>
-HEDDLE_HD bool reset(Port& port, const Context& ctx, const RankSet& members, RankSet& missing) {
+/// `clear_words()` zeroes this rank's self-announcing words.
+template <class Port, class ClearWords = NoWords>
+HEDDLE_HD bool reset(Port& port, const Context& ctx, const RankSet& members, RankSet& missing,
+                     const ClearWords& clear_words = {}) {
   Ledger& ledger = *ctx.ledger;
   const std::byte* window = port.local();
   store_release(&ledger.interrupted, 0);  // meant for the call before
@@ -115,6 +121,7 @@ HEDDLE_HD bool reset(Port& port, const Context& ctx, const RankSet& members, Ran
       if (newest(window, ctx, members) > next) continue;
       clear_cells(port.local(), ctx);
       clear_tags(port.local(), ctx);
+      clear_words();
       ledger.cleared = next;
     }
     if (!meet(port, ctx, members, 2 * next + 1, missing)) return false;

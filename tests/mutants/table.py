@@ -48,7 +48,7 @@ MUTANTS = [
     for (int source = 0; source < topo_.world; ++source) place_round(source, round);
 """),
     Mutant("I7", "a refuser frees the lane before all rows have landed", "protocol/call.hpp",
-           "    await_rows(port, call, source, call.state->count[source], deadline);", "    (void)deadline;"),
+           "await_rows(port, call, source, call.state->count[source], deadline);", "(void)deadline;"),
     Mutant("I7", "a refuser gives one credit for all rounds", "protocol/call.hpp",
            "    for (int round = 1; round < call.state->rounds[source]; ++round) give_credit(port, call, source);\n", ""),
     Mutant("I7", "a refuser says that it takes part in offers", "protocol/call.hpp",
