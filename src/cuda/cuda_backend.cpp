@@ -8,6 +8,7 @@
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "cuda/combine_pump.hpp"
+#include "cuda/decode.hpp"
 #include "cuda/dispatch_pump.hpp"
 #include "cuda/graph_keep.hpp"
 #include "cuda/host_words.hpp"
@@ -38,6 +39,7 @@ CudaBackend::CudaBackend(const CudaParts& parts)
   launch_.stream = own_stream_;
   barrier_ = allocate(sizeof(GridBarrier));
   pump_ = allocate(sizeof(PumpState));
+  decode_ = allocate(sizeof(DecodeState));
   reports_ = map_host_array<Report>(kReports);
   reset_result_ = map_host_array<ResetResult>(1);
   faulted_ = map_host_array<uint64_t>(1);
@@ -143,19 +145,48 @@ bool CudaBackend::run_shot(const Args& args, bool ends_call, const MakeShot& mak
   }
   Site site = next_site();
   if (!ends_call) site.refused = nullptr;  // somebody may wait for the last step
-  void* arguments[] = {const_cast<DirectPort*>(&port_), const_cast<Args*>(&args), &site};
+  void* arguments[] = {const_cast<DirectPort*>(&port_), const_cast<Args*>(&args), &site, nullptr};
   order_->follow(launch_.stream);
   fire(make_shot(arguments));
   order_->note(launch_.stream);
   return site.report == nullptr || await(site, args.call);
 }
 
-bool CudaBackend::dispatch_send(const DispatchArgs& args) { return run(Step::dispatch_send, args); }
-bool CudaBackend::dispatch_headers(const DispatchArgs& args) { return run(Step::dispatch_headers, args); }
-bool CudaBackend::dispatch_receive(const DispatchArgs& args) { return run(Step::dispatch_receive, args); }
-bool CudaBackend::combine_send(const CombineArgs& args) { return run(Step::combine_send, args); }
-bool CudaBackend::combine_headers(const CombineArgs& args) { return run(Step::combine_headers, args); }
-bool CudaBackend::combine_receive(const CombineArgs& args) { return run(Step::combine_receive, args); }
+template <class Args>
+bool CudaBackend::run_decode(const void* kernel, uint32_t phases, const Args& args) {
+  DecodeSite decode = DecodeSite::of(args.call, phases);
+  return run_shot(args, decode.receives(), [&](void** arguments) {
+    arguments[3] = &decode;
+    return decode_shot(kernel, decode_shared_bytes(args), arguments);
+  });
+}
+
+/// A call of words has no other way. Who refuses one sends none, and reads those of others by the plain steps.
+bool CudaBackend::decodes(const Call& call) const { return !call.refusal.is_set() && uses_words(call.ctx, call.shape); }
+
+bool CudaBackend::dispatch_send(const DispatchArgs& args) {
+  if (decodes(args.call)) return run_decode(decode_kernels().dispatch, kSendPhase, args);
+  return run(Step::dispatch_send, args);
+}
+/// Headers of words are read with the rows.
+bool CudaBackend::dispatch_headers(const DispatchArgs& args) {
+  return decodes(args.call) || run(Step::dispatch_headers, args);
+}
+bool CudaBackend::dispatch_receive(const DispatchArgs& args) {
+  if (decodes(args.call)) return run_decode(decode_kernels().dispatch, kReceivePhase, args);
+  return run(Step::dispatch_receive, args);
+}
+bool CudaBackend::combine_send(const CombineArgs& args) {
+  if (decodes(args.call)) return run_decode(decode_kernels().combine, kSendPhase, args);
+  return run(Step::combine_send, args);
+}
+bool CudaBackend::combine_headers(const CombineArgs& args) {
+  return decodes(args.call) || run(Step::combine_headers, args);
+}
+bool CudaBackend::combine_receive(const CombineArgs& args) {
+  if (decodes(args.call)) return run_decode(decode_kernels().combine, kReceivePhase, args);
+  return run(Step::combine_receive, args);
+}
 
 /// A call that no pump can do: its three steps, of which only the last is waited for.
 template <class Args>
@@ -173,6 +204,7 @@ bool CudaBackend::run_whole(const void* kernel, const Args& args) {
 }
 
 bool CudaBackend::dispatch(const DispatchArgs& args) {
+  if (decodes(args.call)) return run_decode(decode_kernels().dispatch, kSendPhase | kReceivePhase, args);
   if (launch_.workers != Workers::grid || !has_pump(args)) {
     return run_steps({Step::dispatch_send, Step::dispatch_headers, Step::dispatch_receive}, args);
   }
@@ -180,6 +212,7 @@ bool CudaBackend::dispatch(const DispatchArgs& args) {
 }
 
 bool CudaBackend::combine(const CombineArgs& args) {
+  if (decodes(args.call)) return run_decode(decode_kernels().combine, kSendPhase | kReceivePhase, args);
   if (launch_.workers != Workers::grid || !has_pump(args)) {
     return run_steps({Step::combine_send, Step::combine_headers, Step::combine_receive}, args);
   }
@@ -203,10 +236,10 @@ void CudaBackend::claim_fault(const Context& ctx, const Fault& fault) {
   serve(service_kernels().claim_fault, arguments);
 }
 
-void CudaBackend::serve(const void* kernel, void** arguments) {
+void CudaBackend::serve(const void* kernel, void** arguments, int threads) {
   const CudaDevice device(parts_.device);
   order_->follow(own_stream_);
-  fire({.kernel = kernel, .arguments = arguments, .stream = own_stream_});
+  fire({.kernel = kernel, .arguments = arguments, .threads = threads, .stream = own_stream_});
   order_->note(own_stream_);
   finish(own_stream_, "running a service kernel");
 }
@@ -235,11 +268,12 @@ void CudaBackend::announce_destroyed(const Context& ctx) {
 bool CudaBackend::reset(const Context& ctx, const RankSet& members, RankSet& missing) {
   const CudaDevice device(parts_.device);
   check_cuda(cudaMemsetAsync(barrier_.get(), 0, sizeof(GridBarrier), own_stream_), "clearing the barrier");
+  check_cuda(cudaMemsetAsync(decode_.get(), 0, sizeof(DecodeState), own_stream_), "clearing what decode pumps remember");
   interrupt(ctx, false);
   ResetArgs args{.ctx = ctx, .members = members, .result = reset_result_.get()};
   *reset_result_ = {};
   void* arguments[] = {const_cast<DirectPort*>(&port_), &args};
-  serve(service_kernels().reset, arguments);
+  serve(service_kernels().reset, arguments, kResetThreads);
   missing = reset_result_->missing;
   if (reset_result_->is_whole != 0) store_relaxed(faulted_.get(), 0);
   return reset_result_->is_whole != 0;

@@ -92,6 +92,7 @@ class CudaBackend : public Backend {
     int threads = 1;
     int shared_bytes = 0;
     CUstream_st* stream;
+    bool starts_early = false;  // it waits itself for the launch before
   };
 
   template <class Args>
@@ -103,8 +104,13 @@ class CudaBackend : public Backend {
   template <class Args>
   bool run_whole(const void* kernel, const Args&);
   Shot whole_shot(const void* kernel, void** arguments) const;
+  template <class Args>
+  bool run_decode(const void* kernel, uint32_t phases, const Args&);
+  Shot decode_shot(const void* kernel, int64_t shared_bytes, void** arguments) const;
+  bool decodes(const Call&) const;
+  void rehearse_decode(const DispatchArgs&, const CombineArgs&);
   void fire(const Shot&);
-  void serve(const void* kernel, void** arguments);
+  void serve(const void* kernel, void** arguments, int threads = 1);
   void rehearse(Workers);
   Site make_site() const;
   Site next_site();
@@ -129,6 +135,7 @@ class CudaBackend : public Backend {
   std::unique_ptr<StreamOrder> order_;  // of the steps
   std::shared_ptr<void> barrier_;
   std::shared_ptr<void> pump_;
+  std::shared_ptr<void> decode_;
   std::shared_ptr<Report> reports_;
   std::shared_ptr<ResetResult> reset_result_;
   std::shared_ptr<uint64_t> faulted_;

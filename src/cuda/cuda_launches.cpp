@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "cuda/cuda_backend.hpp"
+#include "cuda/decode.hpp"
 #include "cuda/plan_blocks.hpp"
 #include "cuda/take_ids.hpp"
 #include "memory/cuda_driver.hpp"
@@ -11,6 +12,7 @@ namespace heddle {
 namespace {
 
 constexpr int kPlanThreads = 256;
+constexpr int kOwnShared = 4096;  // that kernels may declare themselves
 
 const Kernels& kernels_of(Workers workers) {
   switch (workers) {
@@ -59,6 +61,7 @@ void CudaBackend::rehearse(Workers workers) {
   }
   fire(whole_shot(whole_kernels().dispatch, whole_dispatch));
   fire(whole_shot(whole_kernels().combine, whole_combine));
+  rehearse_decode(dispatch, combine);
   const ServiceKernels& services = service_kernels();
   for (const void* kernel : {services.publish_fault, services.close_pair, services.announce_destroyed,
                              services.claim_fault, services.reset, take_ids_kernel(), take_map_kernel()}) {
@@ -66,6 +69,19 @@ void CudaBackend::rehearse(Workers workers) {
     check_cuda(cudaFuncGetAttributes(&ignored, kernel), "loading a kernel");
   }
   launch_.workers = wanted;
+}
+
+void CudaBackend::rehearse_decode(const DispatchArgs& dispatch, const CombineArgs& combine) {
+  Site site{.is_rehearsal = true};
+  DecodeSite decode;
+  for (const void* kernel : {decode_kernels().dispatch, decode_kernels().combine}) {
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared_bytes_ - kOwnShared),
+               "allowing a kernel more shared memory");
+  }
+  void* of_dispatch[] = {const_cast<DirectPort*>(&port_), const_cast<DispatchArgs*>(&dispatch), &site, &decode};
+  void* of_combine[] = {const_cast<DirectPort*>(&port_), const_cast<CombineArgs*>(&combine), &site, &decode};
+  fire(decode_shot(decode_kernels().dispatch, 0, of_dispatch));
+  fire(decode_shot(decode_kernels().combine, 0, of_combine));
 }
 
 int64_t CudaBackend::plan_lanes() const { return launch_.workers == Workers::warp ? 32 : kPlanThreads; }
@@ -87,6 +103,12 @@ CudaBackend::Shot CudaBackend::whole_shot(const void* kernel, void** arguments) 
           .shared_bytes = whole_kernels().shared_bytes, .stream = launch_.stream};
 }
 
+CudaBackend::Shot CudaBackend::decode_shot(const void* kernel, int64_t shared_bytes, void** arguments) const {
+  return {.kernel = kernel, .arguments = arguments, .blocks = std::min(usable_sms(), kMostDecodeBlocks),
+          .threads = kDecodeBlock, .shared_bytes = static_cast<int>(shared_bytes), .stream = launch_.stream,
+          .starts_early = true};
+}
+
 /// The plain plan, by one block, sums its lanes' counts one after the other: it is for tests, and for more experts than
 /// shared memory holds.
 CudaBackend::Shot CudaBackend::plan_shot(const Topology& topo, const PlanView& view, void** arguments) const {
@@ -104,13 +126,18 @@ void CudaBackend::fire(const Shot& shot) {
   config.blockDim = dim3(static_cast<unsigned>(shot.threads));
   config.dynamicSmemBytes = static_cast<size_t>(shot.shared_bytes);
   config.stream = shot.stream;
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &early;
+  config.numAttrs = shot.starts_early ? 1 : 0;
   check_cuda(cudaLaunchKernelExC(&config, shot.kernel, shot.arguments), "launching a kernel");
 }
 
 Site CudaBackend::make_site() const {
   return {.barrier = static_cast<GridBarrier*>(barrier_.get()), .timeout_ns = 2 * parts_.timeout_ns + 1'000'000'000,
-          .pump = static_cast<PumpState*>(pump_.get()), .ended = ended_.get(), .faulted = faulted_.get(),
-          .refused = refused_.get()};
+          .pump = static_cast<PumpState*>(pump_.get()), .decode = static_cast<DecodeState*>(decode_.get()),
+          .ended = ended_.get(), .faulted = faulted_.get(), .refused = refused_.get()};
 }
 
 Site CudaBackend::next_site() {

@@ -13,6 +13,8 @@ namespace heddle {
 enum class Step { plan, dispatch_send, dispatch_headers, dispatch_receive, combine_send, combine_headers, combine_receive };
 inline constexpr int kSteps = 7;
 
+struct DecodeState;
+
 /// What a kernel is told of where it runs; the same for each replay of a captured launch.
 struct Site {
   GridBarrier* barrier = nullptr;  // of the grid kernels
@@ -20,6 +22,7 @@ struct Site {
   Report* report = nullptr;        // null: nobody waits for one
   uint64_t ticket = 0;             // of this step; 0 in a graph
   PumpState* pump = nullptr;       // of whole calls
+  DecodeState* decode = nullptr;   // of decode pumps
   uint64_t* ended = nullptr;       // in memory that the host can read; the ticket once the step has ended
   uint64_t* faulted = nullptr;     // in memory that the host can read; 1 once a step ended in a fault
   uint64_t* refused = nullptr;     // the same; seq of a call that a rank refused and no host waited for

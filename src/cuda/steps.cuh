@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "cuda/kernels.hpp"
+#include "cuda/owed.hpp"
 #include "device/coop.cuh"
 #include "device/grid.cuh"
 #include "protocol/combine.hpp"
@@ -56,6 +57,7 @@ template <class Coop, class Args, class Step, class More>
 __device__ void run_step(const DirectPort& port, const Args& args, const Site& site, const Step& step, const More& more) {
   if (site.is_rehearsal) return;
   const Coop coop = coop_at<Coop>(site);
+  if (coop.index() == 0) pay_owed(port, args.call.ctx, site.decode, coop.lane(), coop.lanes());
   step(coop);
   report_step(coop, port, args.call, site, more);
 }

@@ -10,6 +10,7 @@ extern "C" __global__ void __launch_bounds__(Grid::kMaxThreads, 1)
                           const __grid_constant__ Site site) {
   if (site.is_rehearsal) return;
   const Grid grid(site.barrier, site.timeout_ns);
+  if (grid.index() == 0) pay_owed(port, args.call.ctx, site.decode, grid.lane(), grid.lanes());
   if (!dispatch_whole(grid, port, args, site.pump) || is_refused_unheard(args.call, site)) {
     grid.sync();
     poison_dispatch(grid, args);
@@ -27,6 +28,7 @@ extern "C" __global__ void __launch_bounds__(Grid::kMaxThreads, 1)
                          const __grid_constant__ Site site) {
   if (site.is_rehearsal) return;
   const Grid grid(site.barrier, site.timeout_ns);
+  if (grid.index() == 0) pay_owed(port, args.call.ctx, site.decode, grid.lane(), grid.lanes());
   if (!combine_whole(grid, port, args, site.pump) || is_refused_unheard(args.call, site)) {
     grid.sync();
     poison_combine(grid, args);

@@ -27,6 +27,7 @@ struct BufferParts {
   int64_t window_bytes = 0;
   std::string windows;           // how peers reach them
   bool in_place = false;
+  bool words = false;  // windows have self-announcing words, for low latency
   std::function<std::optional<HeapBlock>(int64_t bytes)> heap;  // with in_place: nothing = staged
   std::function<std::optional<int64_t>(const void*, int64_t bytes)> heap_offset;  // of memory that an allocator took there
   std::shared_ptr<class HeapPool> heap_pool;

@@ -32,11 +32,22 @@ Allocate allocator_of(Backend& backend) {
 
 }  // namespace
 
+namespace {
+
+/// What words take comes on top of what the caller asked for.
+Window window_of(const BufferParts& parts) {
+  const int ranks = parts.topo.world;
+  return parts.words ? Window(ranks, Window::bytes_with_words(ranks, parts.window_bytes), true)
+                     : Window(ranks, parts.window_bytes);
+}
+
+}  // namespace
+
 Calls::Calls(BufferParts parts)
     : parts_(std::move(parts)), device_(backend().device()), ledger_(backend().allocate(sizeof(Ledger))),
       allocate_(allocator_of(backend())), id_(next_id()) {
   const auto timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(parts_.config.timeout).count();
-  ctx_ = {.topo = parts_.topo, .window = Window(parts_.topo.world, parts_.window_bytes),
+  ctx_ = {.topo = parts_.topo, .window = window_of(parts_),
           .ledger = static_cast<Ledger*>(ledger_.get()), .timeout_ns = static_cast<uint64_t>(timeout),
           .mask_late_peers = parts_.config.mask_late_peers, .in_place = parts_.in_place,
           .tags = device_.kind == DeviceKind::cuda};  // ranks have agreed on the kind of device

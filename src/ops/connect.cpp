@@ -44,8 +44,14 @@ int64_t window_bytes_of(const Config& config) {
   return config.window_bytes > 0 ? config.window_bytes : kDefaultWindowBytes;
 }
 
+/// On a GPU peers write self-announcing words, too; not to pinned memory.
+int64_t gpu_window_bytes_of(const Config& config, int ranks) {
+  const int64_t bytes = window_bytes_of(config);
+  return config.pinned_windows ? bytes : Window::bytes_with_words(ranks, bytes);
+}
+
 void agree_on(Bootstrap& bootstrap, const Config& config) {
-  constexpr int kLayoutVersion = 2;
+  constexpr int kLayoutVersion = 3;
   const Setting settings[] = {
       {"layout version", fmt::format("{}", kLayoutVersion)},
       {"experts", fmt::format("{}", config.experts)},
@@ -170,12 +176,13 @@ BufferParts connect_on_gpu(Bootstrap& bootstrap, Config config) {
   config.num_sms = sms_of(bootstrap, config, gpu);
   CudaMemory windows = make_cuda_windows(
       bootstrap,
-      {.bytes = static_cast<size_t>(window_bytes_of(config)), .device = config.device.index,
+      {.bytes = static_cast<size_t>(gpu_window_bytes_of(config, bootstrap.size())), .device = config.device.index,
        .path = config.pinned_windows ? CudaPath::pinned : CudaPath::automatic},
       config.timeout);
   auto memory = std::make_shared<SymmetricMemory>(std::move(windows.memory));
   BufferParts parts = parts_with(bootstrap, config, memory);
   parts.windows = name_of(windows.path);
+  parts.words = windows.path != CudaPath::pinned;
   const auto heap = make_gpu_heap(bootstrap, config, windows.path);
   add_heap(parts, heap, kGpuStep);
   const CudaParts cuda{
@@ -189,7 +196,8 @@ BufferParts connect_on_gpu(Bootstrap& bootstrap, Config config) {
 
 int64_t predicted_bytes(const Config& config, int ranks) {
   check_config(config, ranks);
-  return window_bytes_of(config) + static_cast<int64_t>(sizeof(Ledger));
+  const bool on_cpu = config.device.kind == DeviceKind::cpu;
+  return (on_cpu ? window_bytes_of(config) : gpu_window_bytes_of(config, ranks)) + static_cast<int64_t>(sizeof(Ledger));
 }
 
 BufferParts connect(Bootstrap& bootstrap, const Config& config) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 
 #include "cuda/gpu_rank.hpp"
@@ -194,6 +195,95 @@ TEST_F(Streams, InterruptEndsAWaitOnTheGpu) {
     group.barrier("interrupted");
     r.buffer().reset();
     r.expect_usable();
+  });
+}
+
+// --- low latency: rows are self-announcing words ---
+
+constexpr DispatchOptions kToSlab{.layout = Layout::slab, .quantise = Quantise::fp8};
+
+/// The rows of the output that hold tokens, and whose they are.
+std::vector<std::byte> placed(const Received& received) {
+  const auto x = fetch(received.x.view), sources = fetch(received.row_source.view), tokens = fetch(received.row_token.view);
+  const auto* source = reinterpret_cast<const int32_t*>(sources.data());
+  std::vector<std::byte> rows(tokens);
+  for (size_t row = 0; row < sources.size() / sizeof(int32_t); ++row) {
+    if (source[row] >= 0) rows.insert(rows.end(), x.begin() + row * kHidden, x.begin() + (row + 1) * kHidden);
+  }
+  return rows;
+}
+
+/// What the experts of the slab make, whatever came in: ones.
+TensorView ones_for(const Received& received) {
+  std::vector<uint16_t> ones(static_cast<size_t>(received.x.view.numel()), 0x3F80);
+  return lend(view_of(ones.data(), DType::bf16, {received.x.view.numel() / kHidden, kHidden}));
+}
+
+// A rank that refuses sends no words, but must clear those that came, or the lane's next call would take them for its own.
+TEST_F(Streams, ARankThatRefusesACallOfWordsClearsThem) {
+  on_gpus(2, {}, [](GpuRank& r, Bootstrap&) {
+    const Plan plan = r.buffer().plan(r.ids_view());
+    r.fill(3);
+    r.stream().wait();
+    const auto wanted = placed(r.buffer().dispatch(plan, r.input(), kToSlab));
+    EXPECT_GT(wanted.size(), size_t{kTokens} * kHidden);
+    for (int round = 0; round < 4; ++round) {
+      DispatchInput input = r.input();
+      if (r.index() == round % 2) input.x.shape[0] = kTokens - 1;
+      EXPECT_THAT(error_of([&] { r.buffer().dispatch(plan, input, kToSlab); }), error_with(ErrorCode::usage, "x"));
+    }
+    for (int round = 0; round < 4; ++round) {
+      EXPECT_EQ(placed(r.buffer().dispatch(plan, r.input(), kToSlab)), wanted) << "rank " << r.index();
+    }
+  });
+}
+
+TEST_F(Streams, GraphsOfWordsMixWithOtherCalls) {
+  on_gpus(2, {}, [](GpuRank& r, Bootstrap&) {
+    const Plan plan = r.buffer().plan(r.ids_view());
+    r.fill(5);
+    r.stream().wait();
+    const Received first = r.buffer().dispatch(plan, r.input(), kToSlab);
+    const auto wanted = placed(first);
+    const TensorView experts = ones_for(first);
+    const auto summed = fetch(r.buffer().combine(first.handle, {.x = experts}).x.view);
+    DispatchOptions here = kToSlab;
+    here.on = r.here();
+    std::optional<Received> received;
+    std::optional<Combined> combined;
+    const Graph graph(r.stream().get(), [&] {
+      received = r.buffer().dispatch(plan, r.input(), here);
+      combined = r.buffer().combine(received->handle, {.x = experts}, {.on = r.here()});
+    });
+    for (int round = 0; round < 90; ++round) {
+      if (round % 3 != 1) graph.replay();
+      else r.round_trip(plan, r.here());
+      if (round % 8 != 7) continue;
+      r.stream().wait();
+      EXPECT_EQ(placed(*received), wanted) << "rank " << r.index();
+      EXPECT_EQ(fetch(combined->x.view), summed) << "rank " << r.index();
+    }
+    r.stream().wait();
+  });
+}
+
+// Also after a reset the words are empty, and what was owed before it is not paid.
+TEST_F(Streams, WordsSurviveFaultsAndResets) {
+  on_gpus(2, {.timeout = milliseconds(300)}, [](GpuRank& r, Bootstrap& group) {
+    const Plan plan = r.buffer().plan(r.ids_view());
+    r.fill(9);
+    r.stream().wait();
+    const auto wanted = placed(r.buffer().dispatch(plan, r.input(), kToSlab));
+    for (int round = 0; round < 2; ++round) {
+      if (r.index() == 0) {
+        EXPECT_THAT(error_of([&] { r.buffer().dispatch(plan, r.input(), kToSlab); }), error_with(ErrorCode::timeout, ""));
+      }
+      group.barrier("late");
+      r.buffer().reset();
+      for (int call = 0; call < 3; ++call) {
+        EXPECT_EQ(placed(r.buffer().dispatch(plan, r.input(), kToSlab)), wanted) << "rank " << r.index();
+      }
+    }
   });
 }
 

@@ -29,7 +29,8 @@ class Machine {
 struct MachineOptions {
   size_t window_bytes = size_t{8} << 20;
   std::chrono::nanoseconds timeout = std::chrono::seconds(20);
-  bool tags = false;  // see Context
+  bool tags = false;   // see Context
+  bool words = false;  // the windows have self-announcing words
 };
 
 /// Collective over ranks that are threads.

@@ -93,7 +93,55 @@ std::vector<StepCase> make_cases() {
   return all;
 }
 
+StepCase decode_case(const char* name, const WorldOptions& world, const DispatchCase& dispatch,
+                     const std::vector<CombineCase>& combines) {
+  StepCase one{name, world, dispatch, combines};
+  one.words = true;
+  one.dispatch.max_tokens = world.tokens;
+  return one;
+}
+
+std::vector<StepCase> make_decode_cases() {
+  const std::vector<CombineCase> weighted{
+      {}, {.weights = Weights::at_owner}, {.weights = Weights::late, .biases = 1}, {.biases = 2}};
+  const DispatchCase slab{.layout = Layout::slab, .quantise = Quantise::fp8};
+  const DispatchCase pow2{.layout = Layout::slab, .quantise = Quantise::fp8_pow2};
+  const DispatchCase bytes{.layout = Layout::slab, .quantise = Quantise::fp8_ue8m0};
+  const DispatchCase groups{.layout = Layout::expert_major, .quantise = Quantise::fp8, .alignment = 8, .fixed_size = true,
+                            .zero_padding = true, .split = true};
+  auto sized = [](WorldOptions world, int tokens, int hidden) {
+    world.tokens = tokens;
+    world.hidden = hidden;
+    return world;
+  };
+  std::vector<StepCase> all{
+      decode_case("slab_1_rank", world_of(1, Routing::uniform), slab, weighted),
+      decode_case("slab_2_ranks", world_of(2, Routing::uniform), slab, weighted),
+      decode_case("slab_odd_hidden", sized(world_of(2, Routing::uniform), 61, 1296), slab, weighted),
+      decode_case("slab_one_token", sized(world_of(2, Routing::uniform), 1, 7168), slab, weighted),
+      decode_case("slab_many_tokens", sized(world_of(2, Routing::uniform), 700, 528), slab, weighted),
+      decode_case("slab_holes", world_of(2, Routing::holes), pow2, weighted),
+      decode_case("slab_duplicates", world_of(2, Routing::duplicates), bytes, weighted),
+      decode_case("slab_nothing", world_of(2, Routing::nothing), slab, weighted),
+      decode_case("slab_empty_rank", world_of(3, Routing::empty_rank), bytes, weighted),
+      decode_case("slab_skew", world_of(4, Routing::one_expert), slab, weighted),
+      decode_case("slab_wide_topk", world_of(2, Routing::duplicates, 31), slab, weighted),
+      decode_case("expert_major_2_ranks", world_of(2, Routing::uniform), groups, weighted),
+      decode_case("expert_major_ragged_3_ranks", world_of(3, Routing::ragged), groups, weighted),
+      decode_case("expert_major_8_ranks", sized(world_of(8, Routing::uniform), 61, 640), groups, weighted),
+      decode_case("expert_major_duplicates", world_of(2, Routing::duplicates), groups, weighted),
+      decode_case("expert_major_dropped", world_of(2, Routing::uniform), groups, {{}}),
+  };
+  all.back().dispatch.capacity = 100;
+  return all;
+}
+
 }  // namespace
+
+const std::vector<StepCase>& decode_cases() {
+  static const std::vector<StepCase> cases = make_decode_cases();
+  return cases;
+}
 
 const std::vector<StepCase>& step_cases() {
   static const std::vector<StepCase> cases = make_cases();
@@ -110,6 +158,8 @@ const StepCase& step_case(const std::string& name) {
 MachineOptions options_for(const spec::World& world, const StepCase& played) {
   MachineOptions options;
   options.tags = played.tags;
+  options.words = played.words;
+  if (played.words) options.window_bytes = size_t{64} << 20;
   if (played.slots > 0) options.window_bytes = window_for(world, played.dispatch, played.slots);
   return options;
 }

@@ -17,6 +17,7 @@ struct StepCase {
   int64_t slots = 0;  // of a pair's range; 0: all rows fit in one round
   int rounds = 2;     // the whole path again on the same buffer
   bool tags = false;  // pieces are announced by tags, too
+  bool words = false; // rows are self-announcing words where the call allows it
 };
 
 const std::vector<StepCase>& step_cases();
@@ -35,6 +36,9 @@ Trace play_whole(StepRank&, const StepCase&);
 
 /// The case with fixed sizes and tags.
 StepCase as_whole(StepCase);
+
+/// Low-latency calls, whose rows are words where there are such.
+const std::vector<StepCase>& decode_cases();
 
 /// All ranks by one thread: each step is launched for every rank before any is waited for. For tools that let only one
 /// launch at a time through; the machines must not wait in their steps.

@@ -55,7 +55,7 @@ size_t window_for(const spec::World& world, const DispatchCase& wanted, int64_t 
 
 StepRank::StepRank(Machine& machine, const spec::World& world, const Topology& topo, const MachineOptions& options)
     : machine_(machine), world_(world), batch_(world.batches[static_cast<size_t>(topo.rank)]), topo_(topo) {
-  ctx_ = {.topo = topo, .window = Window(topo.world, static_cast<int64_t>(options.window_bytes)),
+  ctx_ = {.topo = topo, .window = Window(topo.world, static_cast<int64_t>(options.window_bytes), options.words),
           .ledger = take<Ledger>(1, 0), .timeout_ns = static_cast<uint64_t>(options.timeout.count()), .in_place = machine.has_heap(), .tags = options.tags};
 }
 

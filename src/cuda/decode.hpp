@@ -1,0 +1,108 @@
+// Low-latency calls whose rows are self-announcing words (layout/words.hpp): one launch a phase, no meeting of blocks on the
+// way, nothing announced. The kernels are the only way to move such rows, so who uses them is uses_words() of protocol/, a
+// function of what all ranks agree on. They leave what the plain steps leave.
+//
+// These kernels are device code only: their lanes exchange by shuffles and 16-byte accesses, which no host coop has.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/kernels.hpp"
+#include "layout/words.hpp"
+#include "protocol/combine_args.hpp"
+#include "protocol/dispatch_args.hpp"
+
+namespace heddle {
+
+/// 15 warps move rows; with a sixteenth, each thread has 128 registers.
+inline constexpr int kDecodeThreads = 480;
+/// One more warp, the clerk, keeps the books: ledger, header, credits.
+inline constexpr int kDecodeBlock = kDecodeThreads + 32;
+inline constexpr int kMostDecodeBlocks = 256;
+
+/// Credits of a call that has been received whole. The owner's next step gives them: a kernel's end, which it has behind it,
+/// shows that all blocks are done, and costs nothing.
+struct OwedCredits {
+  uint64_t peers = 0;  // bit r: one credit for rank r
+  uint32_t kind = 0;
+  uint32_t lane = 0;
+};
+
+/// Of one buffer, in device memory; zero at first and after a reset.
+struct DecodeState {
+  uint32_t arrived = 0;  // blocks that have read the ledger
+  uint32_t closer = 0;   // 1: a block closes the call
+  uint32_t unusual = 0;  // 1: a fault, or a rank that refused
+  OwedCredits owed;
+  uint64_t done[kMostDecodeBlocks] = {};  // mark_of() the launch that the block has finished
+};
+
+/// The phases of one launch.
+inline constexpr uint32_t kSendPhase = 1;
+inline constexpr uint32_t kReceivePhase = 2;
+
+/// Division of numbers below 2^32 / divisor, or by 1.
+struct Divider {
+  uint32_t divisor = 1;
+  uint32_t reciprocal = 0;
+
+  static Divider by(int divisor) {
+    return {static_cast<uint32_t>(divisor), static_cast<uint32_t>((uint64_t{1} << 32) / static_cast<uint32_t>(divisor)) + 1};
+  }
+};
+
+/// What a launch needs beside its arguments. All that the host can work out is in here: kernels that run for some
+/// microseconds spend most of them on code that they come to for the first time.
+struct DecodeSite {
+  uint64_t hash = 0;  // of the call's shape
+  WordRegion region;
+  int64_t words[kLanes] = {};  // where in a window the words of rank 0 lie, and those of the next rank from there
+  int64_t pitch = 0;
+  Divider parts;
+  uint32_t phases = kSendPhase | kReceivePhase;
+
+  static DecodeSite of(const Call& call, uint32_t phases) {
+    DecodeSite site;
+    site.hash = call.shape.hash();
+    site.region = WordRegion::of(call.shape, call.ctx.topo.world, call.ctx.window.word_bytes());
+    for (int lane = 0; lane < kLanes; ++lane) site.words[lane] = call.ctx.window.words(call.shape.kind, lane, 0);
+    site.pitch = call.ctx.window.words(call.shape.kind, 0, 1) - site.words[0];
+    site.parts = Divider::by(site.region.parts);
+    site.phases = phases;
+    return site;
+  }
+
+  HEDDLE_HD bool sends() const { return (phases & kSendPhase) != 0; }
+  HEDDLE_HD bool receives() const { return (phases & kReceivePhase) != 0; }
+};
+
+/// Arguments: (DirectPort, DispatchArgs or CombineArgs, Site, DecodeSite); at most kMostDecodeBlocks of kDecodeBlock threads.
+struct DecodeKernels {
+  const void* dispatch = nullptr;
+  const void* combine = nullptr;
+};
+
+const DecodeKernels& decode_kernels();
+
+/// Which tokens go to one rank or expert: a bit each, and how many go there before each word of bits.
+struct TokenSets {
+  int words = 0;  // of 32 tokens
+
+  HEDDLE_HD static TokenSets of(int tokens) { return {.words = static_cast<int>(ceil_div(tokens > 0 ? tokens : 1, 32))}; }
+  HEDDLE_HD int64_t bytes(int columns) const {
+    return int64_t{columns} * (words * int64_t{sizeof(uint32_t)} + (words + 1) * int64_t{sizeof(uint16_t)});
+  }
+};
+
+/// A block's own memory, beside what the kernel itself declares.
+inline int64_t decode_shared_bytes(const DispatchArgs& args) {
+  const Topology& topo = args.call.ctx.topo;
+  const int64_t local = topo.num_local(topo.rank);
+  return round_up(TokenSets::of(args.plan.tokens).bytes(topo.world + topo.experts), 16) +
+         local * (topo.world * int64_t{sizeof(int32_t)} + 2 * int64_t{sizeof(int32_t)}) + 16 + topo.experts;
+}
+inline int64_t decode_shared_bytes(const CombineArgs& args) {
+  return round_up(TokenSets::of(args.plan.tokens).bytes(args.call.ctx.topo.world), 16);
+}
+
+}  // namespace heddle
