@@ -12,6 +12,7 @@
 #include "base/error.hpp"
 #include "cuda/gpu_machine.hpp"
 #include "support/step_world.hpp"
+#include "cuda_decode.hpp"
 #include "cuda_floor.hpp"
 #include "cuda_operations.hpp"
 #include "cuda_ranks.hpp"
@@ -234,6 +235,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
+    if (argc > 1 && std::string(argv[1]) == "decode") return heddle::bench::run_decode(argc - 1, argv + 1);
     return heddle::bench::run(argc, argv);
   } catch (const std::exception& error) {
     fmt::print(stderr, "heddle_cuda_bench: {}\n", error.what());
