@@ -32,6 +32,7 @@ CudaBackend::CudaBackend(const CudaParts& parts)
     : parts_(parts), port_(parts.windows, parts.heap), pool_(parts.device) {
   const CudaDevice device(parts.device);
   num_sms_ = attribute_of(parts.device, cudaDevAttrMultiProcessorCount);
+  can_start_early_ = attribute_of(parts.device, cudaDevAttrComputeCapabilityMajor) >= 9;
   most_shared_bytes_ = attribute_of(parts.device, cudaDevAttrMaxSharedMemoryPerBlockOptin);
   check_cuda(cudaStreamCreateWithFlags(&own_stream_, cudaStreamNonBlocking), "making a stream");
   check_cuda(cudaStreamCreateWithFlags(&side_stream_, cudaStreamNonBlocking), "making a stream");

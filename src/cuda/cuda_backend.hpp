@@ -130,6 +130,7 @@ class CudaBackend : public Backend {
   const CudaParts parts_;
   const DirectPort port_;
   int num_sms_ = 0;
+  bool can_start_early_ = false;  // a launch, before the one that it follows has ended
   int most_shared_bytes_ = 0;
   DevicePool pool_;
   std::unique_ptr<StreamOrder> order_;  // of the steps

@@ -103,10 +103,11 @@ CudaBackend::Shot CudaBackend::whole_shot(const void* kernel, void** arguments) 
           .shared_bytes = whole_kernels().shared_bytes, .stream = launch_.stream};
 }
 
+/// A launch that starts early would take the SMs that another rank's on this GPU needs, while both wait for each other.
 CudaBackend::Shot CudaBackend::decode_shot(const void* kernel, int64_t shared_bytes, void** arguments) const {
   return {.kernel = kernel, .arguments = arguments, .blocks = std::min(usable_sms(), kMostDecodeBlocks),
           .threads = kDecodeBlock, .shared_bytes = static_cast<int>(shared_bytes), .stream = launch_.stream,
-          .starts_early = true};
+          .starts_early = can_start_early_ && usable_sms() == num_sms_};
 }
 
 /// The plain plan, by one block, sums its lanes' counts one after the other: it is for tests, and for more experts than
