@@ -319,7 +319,8 @@ HEDDLE_HD void discard_words(const Coop& coop, Port& port, const Call& call, uin
 }
 
 /// This rank refused the call: it reads nothing of it, but lets every peer finish. A credit for a round not yet landed is
-/// harmless (nobody reads it), but the last one frees the lane, so it waits for all rows.
+/// harmless (nobody reads it), but the last one frees the lane, so it waits for all rows. All peers get the others first: one
+/// peer's rows may wait for what another sends once it has its credits.
 template <class Coop, class Port>
 HEDDLE_HD bool discard_rows(const Coop& coop, Port& port, const Call& call) {
   const uint64_t deadline = port.now() + call.ctx.timeout_ns;
@@ -327,6 +328,9 @@ HEDDLE_HD bool discard_rows(const Coop& coop, Port& port, const Call& call) {
   deal_lanes(coop, 0, call.ctx.topo.world, [&](long peer) {
     const int source = static_cast<int>(peer);
     for (int round = 1; round < call.state->rounds[source]; ++round) give_credit(port, call, source);
+  });
+  deal_lanes(coop, 0, call.ctx.topo.world, [&](long peer) {
+    const int source = static_cast<int>(peer);
     if (!call.state->words_from[source]) await_rows(port, call, source, call.state->count[source], deadline);
     give_credit(port, call, source);
   });

@@ -178,6 +178,18 @@ TEST_P(Refusal, OfAllRanksGivesEachItsOwn) {
   });
 }
 
+// A peer's rows may wait for what another peer sends once it has its credits: the refuser gives credits to all before it
+// waits for anybody.
+TEST_P(Refusal, LetsPeersGoOnThroughManyRounds) {
+  Case c = small_case();
+  c.slots = 1;
+  const Meaning m = meaning_of(c);
+  World(GetParam(), settings_for(c)).run([&](Rank& r) {
+    refuse_dispatches(r, c, m, {2}, 1);
+    refuse_combines(r, c, m, {2}, 1);
+  });
+}
+
 // A rank that refuses offers nothing and takes nothing; its lanes' offers must count on as if it had.
 TEST_P(Refusal, WithRowsInPlace) {
   for (const Heap heap : {Heap::ample, Heap::empty_once, Heap::nowhere}) {
