@@ -2,6 +2,7 @@
 // it); a table in OUT.txt, all numbers in OUT.json. Ranks are threads. docs/performance.md says how to read it.
 //   HEDDLE_SMS      SMs to use, by commas; default 24 and all
 //   HEDDLE_SENDERS  whole calls also with these numbers of sending warps a block
+//   HEDDLE_ONLY     operations whose name has this in it
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -94,7 +95,7 @@ class RankBench {
     for (const DType dtype : {DType::e4m3, DType::bf16}) {
       const spec::World world = make_rows(batches_, dtype);
       for (const Operation& operation : operations(batches_.tokens)) {
-        if (operation.dispatch.dtype != dtype) continue;
+        if (operation.dispatch.dtype != dtype || operation.name.find(only_) == std::string::npos) continue;
         measure(world, operation, false);
         if (!operation.is_combine) measure(world, operation, true);
       }
@@ -155,6 +156,8 @@ class RankBench {
       fail(ErrorCode::faulted, "{}: the first call ended in a fault", operation.name);
     }
     const DispatchArgs& dispatch = rank.dispatch_args();
+    DispatchArgs planning = dispatch;
+    planning.makes_plan = true;
     const CombineArgs combine = rank.echo_args();
     const int share = testing::sms_for(ranks_.count());
     std::vector<int> sizes = listed("HEDDLE_SMS");
@@ -169,9 +172,9 @@ class RankBench {
       const double bytes = wire_bytes(world, rank_, operation);
       const auto run = [&](bool whole) {
         if (operation.is_combine) return whole ? (void)backend.combine(combine) : run_combine(backend, combine);
+        if (whole) return (void)backend.dispatch(planning);
         backend.plan(topo, dispatch.plan);
-        if (whole) backend.dispatch(dispatch);
-        else run_dispatch(backend, dispatch);
+        run_dispatch(backend, dispatch);
       };
       time(name, sms, bytes, [&] { run(true); }, [&] { return moments(backend); });
       for (const int senders : senders_) {
@@ -180,6 +183,12 @@ class RankBench {
              [&] { return moments(backend); });
       }
       backend.tune(0);
+      if (!operation.is_combine) {
+        time(name + ", plan apart", sms, bytes, [&] {
+          backend.plan(topo, dispatch.plan);
+          backend.dispatch(dispatch);
+        });
+      }
       time(name + ", steps", sms, bytes, [&] { run(false); });
       if (!operation.is_combine && !in_place) time("its plan", sms, 0, [&] { backend.plan(topo, dispatch.plan); });
       backend.drain();
@@ -206,6 +215,7 @@ class RankBench {
   const Batches batches_;
   const int rank_;
   const std::vector<int> senders_ = listed("HEDDLE_SENDERS");
+  const std::string only_ = std::getenv("HEDDLE_ONLY") == nullptr ? "" : std::getenv("HEDDLE_ONLY");
   testing::MachineOptions options_;
   testing::GpuMachine machine_;
   std::optional<Timer> timer_;

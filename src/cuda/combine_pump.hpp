@@ -69,13 +69,13 @@ class CombinePump : Pump<Coop, Port> {
   }
 
  public:
-  HEDDLE_HD CombinePump(const Coop& coop, Port& port, const CombineArgs& args, PumpState* state)
-      : Base(coop, port, args.call, state, senders(args.layout)), a_(args), topo_(args.call.ctx.topo),
+  HEDDLE_HD CombinePump(const Coop& coop, Port& port, const CombineArgs& args, PumpState* state, int movers)
+      : Base(coop, port, args.call, state, senders(args.layout), movers), a_(args), topo_(args.call.ctx.topo),
         pieces_(combine_pieces(args.call)), range_(range_of(args.call)), tokens_(window_tokens(args.call)) {}
 
   HEDDLE_HD bool run() {
     const auto own = coop_.own_block();
-    const bool meets_peers = coop_.block() == 0;
+    const bool meets_peers = this->meets_peers();
     this->note(Moment::start);
     Base::open();
     if (meets_peers) {
@@ -136,10 +136,11 @@ class CombinePump : Pump<Coop, Port> {
   HEDDLE_HD void send(int round) {
     const auto others = static_cast<uint32_t>(topo_.world - 1);
     const PairRun* out = this->board_->out;
+    const auto no_look = [](int64_t) { return int64_t{0}; };
     for (int turn = this->is_sender() ? 0 : 1; turn < 2; ++turn) {
       const bool own = turn == 1;
       const int64_t count = (own ? out[topo_.rank].count : this->most_of_others(out) * others) * pieces_.parts;
-      this->work(own ? Queue::own : Queue::send, count, [&](int64_t item) {
+      this->work(own ? Queue::own : Queue::send, count, no_look, [&](int64_t item, int64_t) {
         const auto number = static_cast<uint32_t>(item);
         if (own) send_piece(topo_.rank, round, number);
         else send_piece(this->other_of(number, others), round, number / others);
@@ -176,12 +177,13 @@ class CombinePump : Pump<Coop, Port> {
     const int64_t first = round * tokens_;
     const int64_t end = first + tokens_ < a_.plan.tokens ? first + tokens_ : a_.plan.tokens;
     const auto parts = static_cast<uint32_t>(pieces_.parts);
-    this->note_in([&](PairRun* in) { note_results_in(coop_, port_.local(), a_, in); });
+    this->note_in([&] { note_results_in(coop_, port_.local(), a_, this->board_->in); });
     const auto from = [&](int owner) -> const std::byte* {
       const int64_t base = this->board_->in[owner].base;
       return base < 0 ? nullptr : port_.local() + base;
     };
-    this->work(Queue::receive, (end - first) * parts, [&](int64_t item) {
+    const auto no_look = [](int64_t) { return int64_t{0}; };
+    this->work(Queue::receive, (end - first) * parts, no_look, [&](int64_t item, int64_t) {
       const auto number = static_cast<uint32_t>(item);
       const auto part = static_cast<int>(number % parts);
       const int64_t place = number / parts;
@@ -214,8 +216,8 @@ class CombinePump : Pump<Coop, Port> {
 };
 
 template <class Coop, class Port>
-HEDDLE_HD bool combine_whole(const Coop& coop, Port& port, const CombineArgs& args, PumpState* state) {
-  return CombinePump<Coop, Port>(coop, port, args, state).run();
+HEDDLE_HD bool combine_whole(const Coop& coop, Port& port, const CombineArgs& args, PumpState* state, int movers) {
+  return CombinePump<Coop, Port>(coop, port, args, state, movers).run();
 }
 
 }  // namespace heddle

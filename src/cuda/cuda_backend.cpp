@@ -32,8 +32,8 @@ CudaBackend::CudaBackend(const CudaParts& parts)
     : parts_(parts), port_(parts.windows, parts.heap), pool_(parts.device) {
   const CudaDevice device(parts.device);
   num_sms_ = attribute_of(parts.device, cudaDevAttrMultiProcessorCount);
-  can_start_early_ = attribute_of(parts.device, cudaDevAttrComputeCapabilityMajor) >= 9;
   most_shared_bytes_ = attribute_of(parts.device, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  is_sm90_ = attribute_of(parts.device, cudaDevAttrComputeCapabilityMajor) >= 9;
   check_cuda(cudaStreamCreateWithFlags(&own_stream_, cudaStreamNonBlocking), "making a stream");
   check_cuda(cudaStreamCreateWithFlags(&side_stream_, cudaStreamNonBlocking), "making a stream");
   order_ = std::make_unique<StreamOrder>();
@@ -134,32 +134,42 @@ void CudaBackend::plan(const Topology& topo, const PlanView& view) {
 
 template <class Args>
 bool CudaBackend::run(Step step, const Args& args) {
+  Site site = begin_step();
   const bool ends_call = step == Step::dispatch_receive || step == Step::combine_receive;
-  return run_shot(args, ends_call, [&](void** arguments) { return shot_of(step, arguments); });
+  if (!ends_call) site.refused = nullptr;  // somebody may wait for the last step
+  void* arguments[] = {const_cast<DirectPort*>(&port_), const_cast<Args*>(&args), &site};
+  return run_shot(shot_of(step, arguments), site, args.call);
 }
 
-template <class Args, class MakeShot>
-bool CudaBackend::run_shot(const Args& args, bool ends_call, const MakeShot& make_shot) {
-  const CudaDevice device(parts_.device);
+Site CudaBackend::begin_step() {
   if (const uint64_t seq = std::exchange(*refused_, 0)) {
     log_warn("call {} was refused by another rank; its outputs hold NaN and no ids, as nobody waited for it", seq);
   }
-  Site site = next_site();
-  if (!ends_call) site.refused = nullptr;  // somebody may wait for the last step
-  void* arguments[] = {const_cast<DirectPort*>(&port_), const_cast<Args*>(&args), &site, nullptr};
+  return next_site();
+}
+
+bool CudaBackend::run_shot(const Shot& shot, const Site& site, const Call& call) {
+  const CudaDevice device(parts_.device);
   order_->follow(launch_.stream);
-  fire(make_shot(arguments));
+  fire(shot);
   order_->note(launch_.stream);
-  return site.report == nullptr || await(site, args.call);
+  return site.report == nullptr || await(site, call);
 }
 
 template <class Args>
 bool CudaBackend::run_decode(const void* kernel, uint32_t phases, const Args& args) {
   DecodeSite decode = DecodeSite::of(args.call, phases);
-  return run_shot(args, decode.receives(), [&](void** arguments) {
-    arguments[3] = &decode;
-    return decode_shot(kernel, decode_shared_bytes(args), arguments);
-  });
+  Site site = begin_step();
+  if (!decode.receives()) site.refused = nullptr;  // somebody may wait for the last step
+  void* arguments[] = {const_cast<DirectPort*>(&port_), const_cast<Args*>(&args), &site, &decode};
+  return run_shot(decode_shot(kernel, decode_shared_bytes(args), arguments), site, args.call);
+}
+
+bool CudaBackend::decode_whole(const DispatchArgs& args) {
+  return run_decode(decode_kernels().dispatch, kSendPhase | kReceivePhase, args);
+}
+bool CudaBackend::decode_whole(const CombineArgs& args) {
+  return run_decode(decode_kernels().combine, kSendPhase | kReceivePhase, args);
 }
 
 /// A call of words has no other way. Who refuses one sends none, and reads those of others by the plain steps.
@@ -187,48 +197,6 @@ bool CudaBackend::combine_headers(const CombineArgs& args) {
 bool CudaBackend::combine_receive(const CombineArgs& args) {
   if (decodes(args.call)) return run_decode(decode_kernels().combine, kReceivePhase, args);
   return run(Step::combine_receive, args);
-}
-
-/// A call that no pump can do: its three steps, of which only the last is waited for.
-template <class Args>
-bool CudaBackend::run_steps(std::array<Step, 3> steps, const Args& args) {
-  const bool wait = std::exchange(launch_.wait, false);
-  run(steps[0], args);
-  run(steps[1], args);
-  launch_.wait = wait;
-  return run(steps[2], args);
-}
-
-template <class Args>
-bool CudaBackend::run_whole(const void* kernel, const Args& args) {
-  return run_shot(args, true, [&](void** arguments) { return whole_shot(kernel, arguments); });
-}
-
-bool CudaBackend::dispatch(const DispatchArgs& args) {
-  if (decodes(args.call)) return run_decode(decode_kernels().dispatch, kSendPhase | kReceivePhase, args);
-  if (launch_.workers != Workers::grid || !has_pump(args)) {
-    return run_steps({Step::dispatch_send, Step::dispatch_headers, Step::dispatch_receive}, args);
-  }
-  return run_whole(whole_kernels().dispatch, args);
-}
-
-bool CudaBackend::combine(const CombineArgs& args) {
-  if (decodes(args.call)) return run_decode(decode_kernels().combine, kSendPhase | kReceivePhase, args);
-  if (launch_.workers != Workers::grid || !has_pump(args)) {
-    return run_steps({Step::combine_send, Step::combine_headers, Step::combine_receive}, args);
-  }
-  return run_whole(whole_kernels().combine, args);
-}
-
-PumpState CudaBackend::look_at_pump() {
-  PumpState state;
-  read(&state, pump_.get(), sizeof state);
-  return state;
-}
-
-void CudaBackend::tune(int senders) {
-  const int32_t wanted = senders;
-  write(&static_cast<PumpState*>(pump_.get())->senders, &wanted, sizeof wanted);
 }
 
 void CudaBackend::claim_fault(const Context& ctx, const Fault& fault) {

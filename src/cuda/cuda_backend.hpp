@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "cuda/cuda_parts.hpp"
 #include "cuda/device_pool.hpp"
@@ -97,15 +98,24 @@ class CudaBackend : public Backend {
 
   template <class Args>
   bool run(Step, const Args&);
-  template <class Args, class MakeShot>
-  bool run_shot(const Args&, bool ends_call, const MakeShot&);
-  template <class Args>
-  bool run_steps(std::array<Step, 3>, const Args&);
-  template <class Args>
-  bool run_whole(const void* kernel, const Args&);
-  Shot whole_shot(const void* kernel, void** arguments) const;
+  Site begin_step();
+  bool run_shot(const Shot&, const Site&, const Call&);
+  /// How a whole call is launched.
+  struct WholeShape {
+    const void* kernel = nullptr;
+    int movers = 0;  // workers of a block that move rows
+    int shared_bytes = 0;
+  };
+
+  bool dispatch_by_steps(const DispatchArgs&);
+  bool combine_by_steps(const CombineArgs&);
+  void rehearse_whole();
+  WholeShape shape_of(const DispatchArgs&) const;
+  Shot whole_shot(const WholeShape&, void** arguments) const;
   template <class Args>
   bool run_decode(const void* kernel, uint32_t phases, const Args&);
+  bool decode_whole(const DispatchArgs&);
+  bool decode_whole(const CombineArgs&);
   Shot decode_shot(const void* kernel, int64_t shared_bytes, void** arguments) const;
   bool decodes(const Call&) const;
   void rehearse_decode(const DispatchArgs&, const CombineArgs&);
@@ -130,8 +140,8 @@ class CudaBackend : public Backend {
   const CudaParts parts_;
   const DirectPort port_;
   int num_sms_ = 0;
-  bool can_start_early_ = false;  // a launch, before the one that it follows has ended
   int most_shared_bytes_ = 0;
+  bool is_sm90_ = false;  // or later: bulk copies, launches that start before the one they follow has ended
   DevicePool pool_;
   std::unique_ptr<StreamOrder> order_;  // of the steps
   std::shared_ptr<void> barrier_;

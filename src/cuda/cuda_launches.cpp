@@ -53,14 +53,7 @@ void CudaBackend::rehearse(Workers workers) {
              "allowing a kernel more shared memory");
   void* of_plan[] = {&topo, &plan, &site};
   fire(plan_shot(topo, plan, of_plan));
-  void* whole_dispatch[] = {&port, &dispatch, &site};
-  void* whole_combine[] = {&port, &combine, &site};
-  for (const void* kernel : {whole_kernels().dispatch, whole_kernels().combine}) {
-    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, whole_kernels().shared_bytes),
-               "allowing a kernel more shared memory");
-  }
-  fire(whole_shot(whole_kernels().dispatch, whole_dispatch));
-  fire(whole_shot(whole_kernels().combine, whole_combine));
+  rehearse_whole();
   rehearse_decode(dispatch, combine);
   const ServiceKernels& services = service_kernels();
   for (const void* kernel : {services.publish_fault, services.close_pair, services.announce_destroyed,
@@ -98,16 +91,11 @@ CudaBackend::Shot CudaBackend::shot_of(Step step, void** arguments) const {
           .stream = launch_.stream};
 }
 
-CudaBackend::Shot CudaBackend::whole_shot(const void* kernel, void** arguments) const {
-  return {.kernel = kernel, .arguments = arguments, .blocks = usable_sms(), .threads = whole_kernels().threads,
-          .shared_bytes = whole_kernels().shared_bytes, .stream = launch_.stream};
-}
-
 /// A launch that starts early would take the SMs that another rank's on this GPU needs, while both wait for each other.
 CudaBackend::Shot CudaBackend::decode_shot(const void* kernel, int64_t shared_bytes, void** arguments) const {
   return {.kernel = kernel, .arguments = arguments, .blocks = std::min(usable_sms(), kMostDecodeBlocks),
           .threads = kDecodeBlock, .shared_bytes = static_cast<int>(shared_bytes), .stream = launch_.stream,
-          .starts_early = can_start_early_ && usable_sms() == num_sms_};
+          .starts_early = is_sm90_ && usable_sms() == num_sms_};
 }
 
 /// The plain plan, by one block, sums its lanes' counts one after the other: it is for tests, and for more experts than

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "cuda/dispatch_movers.hpp"
+#include "cuda/plan_blocks.hpp"
 #include "cuda/pump.hpp"
 #include "protocol/dispatch.hpp"
 
@@ -17,11 +19,17 @@ HEDDLE_HD inline bool has_pump(const DispatchArgs& args) {
 template <class Own, class Port>
 HEDDLE_HD HEDDLE_APART bool open_dispatch(const Own& own, Port& port, const DispatchArgs& args) {
   prefetch_call(own, port.local(), args.call);
-  return Dispatch<Own, Port>(own, port, args).open();
+  return open_lane(own, port, args.call);
 }
 
-/// Sends and reads the headers, and tells all blocks. They could go before the first row, but the link would wait for
-/// them.
+/// Which rows a round sends: the plan is made.
+template <class Own, class Port>
+HEDDLE_HD HEDDLE_APART void note_dispatch(const Own& own, Port& port, const DispatchArgs& args) {
+  Dispatch<Own, Port>(own, port, args).note_all_rounds();
+}
+
+/// Sends and reads the headers, and tells all blocks. Behind the first rows they take 40 us; but before them every row would
+/// wait for 14, which costs as much or more in every layout.
 template <class Own, class Port>
 HEDDLE_HD HEDDLE_APART void meet_dispatch(const Own& own, Port& port, const DispatchArgs& args, PumpState* state) {
   const bool offers = offers_rows(args.call.ctx, args.call.shape);
@@ -31,12 +39,6 @@ HEDDLE_HD HEDDLE_APART void meet_dispatch(const Own& own, Port& port, const Disp
   own.sync();
   if (is_leader(own)) store_release(&state->stage, static_cast<uint64_t>(ok ? Stage::ready : Stage::broken));
 }
-
-/// In the memory of a block; carves: staged, in place.
-struct DispatchBoard {
-  PumpBoard pump;
-  Carve carves[2];
-};
 
 template <class Coop>
 HEDDLE_HD HEDDLE_APART void note_rows_out(const Coop& coop, const DispatchArgs& args, DispatchBoard* board, int lane,
@@ -67,10 +69,13 @@ HEDDLE_HD inline PairRun run_from(const DispatchArgs& args, int lane, int source
 
 /// By one worker.
 template <class Coop>
-HEDDLE_HD HEDDLE_APART void note_rows_in(const Coop& coop, const DispatchArgs& args, PairRun* runs, int lane,
+HEDDLE_HD HEDDLE_APART void note_rows_in(const Coop& coop, const DispatchArgs& args, DispatchBoard* board, int lane,
                                          int round) {
   for (int source = coop.lane(); source < args.call.ctx.topo.world; source += coop.lanes()) {
-    runs[source] = run_from(args, lane, source, round);
+    board->pump.in[source] = run_from(args, lane, source, round);
+  }
+  for (int row = coop.lane(); row < DispatchBoard::num_near_rows(args); row += coop.lanes()) {
+    board->expert_row[row] = args.route.expert_row[row];
   }
   coop.worker_sync();
 }
@@ -106,31 +111,26 @@ HEDDLE_HD HEDDLE_APART void close_dispatch(const Own& own, const DispatchArgs& a
   close_call(own, args.call);
 }
 
-template <class Coop, class Port>
+/// Mover: DispatchLanes or DispatchBelt.
+template <template <class, class> class Mover, class Coop, class Port>
 class DispatchPump : Pump<Coop, Port> {
   using Base = Pump<Coop, Port>;
   using Base::call_, Base::coop_, Base::desk_, Base::port_, Base::state_;
-  // H200, 4096 tokens: 3 of a block at 64 and 132 blocks, 2 where the receivers have the more to do.
-  HEDDLE_HD static SenderRule senders(const Shape& shape) {
-    return {.least = is_grouped(shape) ? 2 : 3, .in_all = 190};
-  }
+  // H200, 4096 tokens: 2 of a block at 132 blocks, 4 at 64 or less; receivers have the more to do.
+  static constexpr SenderRule kSenders{.least = 2, .in_all = 250};
 
  public:
-  HEDDLE_HD DispatchPump(const Coop& coop, Port& port, const DispatchArgs& args, PumpState* state)
-      : Base(coop, port, args.call, state, senders(args.call.shape)), a_(args), topo_(args.call.ctx.topo),
-        carves_(reinterpret_cast<DispatchBoard*>(coop.shared())->carves) {}
+  /// `movers`: workers of a block that move rows.
+  HEDDLE_HD DispatchPump(const Coop& coop, Port& port, const DispatchArgs& args, PumpState* state, int movers)
+      : Base(coop, port, args.call, state, kSenders, movers), a_(args), topo_(args.call.ctx.topo),
+        dispatch_board_(reinterpret_cast<DispatchBoard*>(coop.shared())), carves_(dispatch_board_->carves),
+        mover_(coop, port, args, dispatch_board_, desk_.worker(), movers) {}
 
   HEDDLE_HD bool run() {
     const auto own = coop_.own_block();
-    const bool meets_peers = coop_.block() == 0;
+    const bool meets_peers = this->meets_peers();
     this->note(Moment::start);
-    Base::open();
-    if (meets_peers) {
-      const bool ok = open_dispatch(own, port_, a_);
-      if (is_leader(own)) state_->start_call(topo_.world, ok);
-    }
-    coop_.sync();
-    if (state_->opened == 0) return false;
+    if (!open(own, meets_peers)) return false;
     this->note(Moment::opened);
     this->note_call();
     if (meets_peers) meet_dispatch(own, port_, a_, state_);
@@ -153,6 +153,29 @@ class DispatchPump : Pump<Coop, Port> {
   }
 
  private:
+  /// The plan if it is to be made, and the lane. Afterwards rows may leave. False: fault, and the plan is made.
+  template <class Own>
+  HEDDLE_HD bool open(const Own& own, bool meets_peers) {
+    const BlockPlanner<Coop> planner(coop_, topo_, a_.plan);
+    if (a_.makes_plan) planner.count();
+    if (meets_peers) {
+      const bool ok = open_dispatch(own, port_, a_);
+      if (is_leader(own)) state_->start_call(topo_.world, ok);
+    }
+    if (a_.makes_plan) {
+      coop_.sync();
+      planner.assign_all();
+    }
+    if (meets_peers) {
+      own.sync();
+      if (state_->opened != 0) note_dispatch(own, port_, a_);
+    }
+    if (this->moves()) mover_.open();
+    Base::open();
+    coop_.sync();
+    return state_->opened != 0;
+  }
+
   HEDDLE_HD bool waits_for_offers() const { return offers_rows(call_.ctx, call_.shape); }
 
   /// Own rows go straight to the output; if they are cast on the way, through the window.
@@ -162,11 +185,11 @@ class DispatchPump : Pump<Coop, Port> {
 
   HEDDLE_HD void move(int round) {
     const bool may_send = !waits_for_offers() || this->await_ready();
-    note_rows_out(coop_, a_, reinterpret_cast<DispatchBoard*>(coop_.shared()), this->lane_, round);
+    note_rows_out(coop_, a_, dispatch_board_, this->lane_, round);
     if (desk_.is_publisher()) {
       desk_.publish();
     } else {
-      if (may_send) send(round);
+      if (may_send && this->moves()) send(round);
       desk_.leave();
     }
     if (may_send && (desk_.is_publisher() || !desk_.has_publisher()) && this->is_last_sender()) {
@@ -175,7 +198,19 @@ class DispatchPump : Pump<Coop, Port> {
     this->note(Moment::sent);
     const bool ready = this->await_ready();
     if (ready && round == 0) clear_gaps_apart(coop_, a_);
-    if (ready) receive(round);
+    if (ready && this->moves()) receive(round);
+  }
+
+  struct PairPlace {
+    int peer;  // -1: none
+    uint32_t place;
+  };
+
+  /// -1: there is no such row.
+  HEDDLE_HD int32_t sent_token(const PairPlace& row) const {
+    const PairRun& run = this->board_->out[row.peer];
+    if (row.place >= static_cast<uint32_t>(run.count)) return -1;
+    return a_.plan.send_tokens[a_.plan.send_offset[row.peer] + run.first + row.place];
   }
 
   // --- rows out ---
@@ -188,28 +223,45 @@ class DispatchPump : Pump<Coop, Port> {
       const bool own = turn == 1;
       if (own && !own_rows_are_sent()) return;
       const int64_t count = own ? out[topo_.rank].count : this->most_of_others(out) * others;
-      this->work(own ? Queue::own : Queue::send, count, [&](int64_t item) {
-        const auto number = static_cast<uint32_t>(item);
-        if (own) send_one(topo_.rank, round, number);
-        else send_one(this->other_of(number, others), round, number / others);
-        return true;
+      send_queue(own ? Queue::own : Queue::send, count, round, [&](uint32_t item) {
+        return own ? PairPlace{topo_.rank, item} : PairPlace{this->other_of(item, others), item / others};
       });
     }
   }
 
-  HEDDLE_HD void send_one(int peer, int round, uint32_t place) {
-    const PairRun run = this->board_->out[peer];
-    if (place >= static_cast<uint32_t>(run.count)) return;
-    const int64_t slot_number = run.first + place;
-    const int token = a_.plan.send_tokens[a_.plan.send_offset[peer] + slot_number];
-    store_row(coop_, port_, a_, carves_[run.direct],
-              {.peer = peer,
-               .base = run.base,
-               .place = place,
-               .slot_number = slot_number,
-               .token = token,
-               .direct = run.direct != 0});
-    this->post(peer, round, place);
+  /// row_of(item): receiver and place.
+  template <class RowOf>
+  HEDDLE_HD void send_queue(Queue queue, int64_t count, int round, const RowOf& row_of) {
+    Ride begun;
+    handed_.peer = -1;
+    begun.peer = -1;
+    const auto look = [&](int64_t item) { return sent_token(row_of(static_cast<uint32_t>(item))); };
+    this->work(queue, count, look, [&](int64_t item, int64_t token) {
+      if (token < 0) return true;
+      const PairPlace row = row_of(static_cast<uint32_t>(item));
+      const PairRun& run = this->board_->out[row.peer];
+      Ride ride;
+      ride.peer = row.peer;
+      ride.place = row.place;
+      ride.number = run.first + row.place;
+      ride.token = static_cast<int32_t>(token);
+      ride.direct = run.direct != 0;
+      mover_.begin_batch_row(ride);
+      if (begun.peer >= 0) hand_out(begun, round, true);
+      begun = ride;
+      return true;
+    });
+    if (begun.peer >= 0) hand_out(begun, round, false);
+    mover_.finish();
+    if (handed_.peer >= 0) this->post(handed_.peer, round, handed_.place);
+  }
+
+  HEDDLE_HD void hand_out(const Ride& ride, int round, bool others) {
+    const PairRun& run = this->board_->out[ride.peer];
+    mover_.hand_out(ride, carves_[run.direct], run.base, others);
+    if (!decltype(mover_)::kPostsLate) return this->post(ride.peer, round, ride.place);
+    if (handed_.peer >= 0) this->post(handed_.peer, round, handed_.place);
+    handed_ = {ride.peer, ride.place};
   }
 
   // --- rows in ---
@@ -219,43 +271,79 @@ class DispatchPump : Pump<Coop, Port> {
     const uint64_t deadline = port_.now() + call_.ctx.timeout_ns;
     const auto others = static_cast<uint32_t>(topo_.world - 1);
     const bool through_window = own_rows_are_sent();
-    this->note_in([&](PairRun* in) { note_rows_in(coop_, a_, in, this->lane_, round); });
+    this->note_in([&] { note_rows_in(coop_, a_, dispatch_board_, this->lane_, round); });
     const auto own = static_cast<uint32_t>(this->board_->in[topo_.rank].count);
     const int64_t most = this->most_of_others(this->board_->in);
-    this->work(Queue::receive, own + most * others, [&](int64_t item) {
+    const auto row_of = [&](int64_t item) {
       const auto number = static_cast<uint32_t>(item);
-      if (number < own) return receive_one(topo_.rank, round, number, !through_window, deadline);
-      const uint32_t other = number - own;
-      return receive_one(this->other_of(other, others), round, other / others, false, deadline);
+      if (number < own) return PairPlace{topo_.rank, number};
+      return PairPlace{this->other_of(number - own, others), (number - own) / others};
+    };
+    const auto is_from_batch = [&](int64_t item) { return item < own && !through_window; };
+    // A token of the batch, or whether the row has arrived.
+    const auto look = [&](int64_t item) -> int64_t {
+      const PairPlace row = row_of(item);
+      if (row.place >= static_cast<uint32_t>(this->board_->in[row.peer].count)) return kNoRow;
+      return is_from_batch(item) ? sent_token(row) : this->has_piece(row.peer, round, row.place);
+    };
+    Ride begun;
+    begun.peer = -1;
+    this->work(Queue::receive, own + most * others, look, [&](int64_t item, int64_t seen) {
+      if (seen == kNoRow) return true;
+      const PairPlace row = row_of(item);
+      const PairRun& run = this->board_->in[row.peer];
+      Ride ride;
+      ride.peer = row.peer;
+      ride.place = row.place;
+      ride.number = run.first + ride.place;
+      ride.direct = run.direct != 0;
+      if (is_from_batch(item)) {
+        ride.token = static_cast<int32_t>(seen);
+        mover_.begin_batch_row(ride);
+      } else {
+        const Arrival arrival = seen != 0 ? Arrival::here : await_row(row, begun, round, deadline);
+        if (arrival != Arrival::here) return arrival != Arrival::fault;
+        mover_.begin_slot(ride, slot_of(ride), carves_[ride.direct]);
+      }
+      if (begun.peer >= 0) hand_in(begun, true);
+      begun = ride;
+      return true;
     });
+    if (begun.peer >= 0) hand_in(begun, false);
+    mover_.finish();
   }
 
-  HEDDLE_HD bool receive_one(int source, int round, uint32_t place, bool from_batch, uint64_t deadline) {
-    const PairRun run = this->board_->in[source];
-    if (place >= static_cast<uint32_t>(run.count)) return true;
+  /// The row that has begun goes on first.
+  HEDDLE_HD Arrival await_row(const PairPlace& row, Ride& begun, int round, uint64_t deadline) {
+    if (begun.peer >= 0) hand_in(begun, false);
+    begun.peer = -1;
     auto arrival = Arrival::here;
-    ArrivedRow row;
-    if (from_batch) {
-      row = ArrivedRow::in_batch(
-          a_, a_.plan.send_tokens[a_.plan.send_offset[source] + this->board_->out[source].first + place]);
-    } else {
-      if (coop_.lane() == 0) arrival = this->await_piece(source, round, place, deadline);
-      arrival = static_cast<Arrival>(desk_.tell(static_cast<uint64_t>(arrival)));
-      const Carve& carve = carves_[run.direct];
-      row = ArrivedRow::in_slot(port_.local() + run.base + carve.range.slot(place), carve.slot, run.direct != 0);
-    }
-    if (arrival == Arrival::here) RowReader{.args = a_, .source = source, .row = row}.place(coop_, run.first + place);
-    return arrival != Arrival::fault;
+    if (coop_.lane() == 0) arrival = this->await_piece(row.peer, round, row.place, deadline);
+    return static_cast<Arrival>(desk_.tell(static_cast<uint64_t>(arrival)));
   }
+
+  HEDDLE_HD const std::byte* slot_of(const Ride& ride) const {
+    return port_.local() + this->board_->in[ride.peer].base + carves_[ride.direct].range.slot(ride.place);
+  }
+
+  HEDDLE_HD void hand_in(const Ride& ride, bool others) {
+    mover_.hand_in(ride, slot_of(ride), carves_[ride.direct], others);
+  }
+
+  static constexpr int64_t kNoRow = -1;
 
   const DispatchArgs& a_;
   Topology topo_;
+  DispatchBoard* dispatch_board_;
   const Carve* carves_;
+  Mover<Coop, Port> mover_;
+  PairPlace handed_{-1, 0};  // handed out, not announced
 };
 
-template <class Coop, class Port>
-HEDDLE_HD bool dispatch_whole(const Coop& coop, Port& port, const DispatchArgs& args, PumpState* state) {
-  return DispatchPump<Coop, Port>(coop, port, args, state).run();
+/// `movers`: workers of a block that move rows, for which there is block memory; at most all but one.
+template <template <class, class> class Mover, class Coop, class Port>
+HEDDLE_HD bool dispatch_whole(const Coop& coop, Port& port, const DispatchArgs& args, PumpState* state, int movers) {
+  return DispatchPump<Mover, Coop, Port>(coop, port, args, state, movers).run();
 }
 
 }  // namespace heddle

@@ -44,12 +44,12 @@ const Kernels& grid_kernels();   // all blocks, resident at once
 // Fast twins of steps, by all blocks; their arguments are the steps'.
 const void* plan_blocks_kernel();  // plan_blocks.hpp
 
-/// All steps of a call in one launch, by all blocks. Arguments: (DirectPort, DispatchArgs or CombineArgs, Site).
+/// All steps of a call in one launch, by all blocks. Arguments: (DirectPort, DispatchArgs or CombineArgs, Site, int movers).
 struct WholeKernels {
   const void* dispatch = nullptr;
+  const void* dispatch_belt = nullptr;  // rows by bulk copies (dispatch_movers.hpp), of compute capability 9.0
   const void* combine = nullptr;
   int threads = 0;
-  int shared_bytes = 0;
 };
 
 const WholeKernels& whole_kernels();

@@ -50,7 +50,8 @@ class BlockPlanner {
     offsets_ = pairs_ + topo.experts;
   }
 
-  HEDDLE_HD void run() const {
+  /// All blocks meet between the two. Before the first, block memory may hold anything; after the second, it may be used.
+  HEDDLE_HD void count() const {
     each(columns_, [&](int column) { totals_[column] = 0; });
     each(topo_.experts, [&](int expert) { pairs_[expert] = 0; });
     for (int tile = first_tile(coop_.block()); tile < first_tile(coop_.block() + 1); ++tile) {
@@ -58,7 +59,9 @@ class BlockPlanner {
       each(columns_, [&](int column) { totals_[column] += sets_[column].count(); });
     }
     publish();
-    coop_.sync();
+  }
+
+  HEDDLE_HD void assign_all() const {
     start_from_earlier_blocks();
     for (int tile = first_tile(coop_.block()); tile < first_tile(coop_.block() + 1); ++tile) {
       if (num_tiles(coop_.block()) > 1) gather(tile, false);
@@ -76,8 +79,11 @@ class BlockPlanner {
   }
 
   HEDDLE_HD int tiles() const { return static_cast<int>(ceil_div(plan_.tokens, kTileTokens)); }
+  /// Blocks that have tiles: the first ones. The last block of all has the least to do, and writes what is the whole batch's.
+  HEDDLE_HD int sharers() const { return tiles() < coop_.blocks() ? tiles() : coop_.blocks(); }
   HEDDLE_HD int first_tile(int block) const {
-    return static_cast<int>(static_cast<int64_t>(tiles()) * block / coop_.blocks());
+    if (block >= sharers()) return tiles();
+    return static_cast<int>(static_cast<int64_t>(tiles()) * block / sharers());
   }
   HEDDLE_HD int num_tiles(int block) const { return first_tile(block + 1) - first_tile(block); }
   HEDDLE_HD int tokens_of(int tile) const {
@@ -113,20 +119,22 @@ class BlockPlanner {
 
   HEDDLE_HD void publish() const {
     coop_.block_sync();
+    if (coop_.block() >= sharers()) return;
     each(columns_, [&](int column) { counts(coop_.block())[column] = totals_[column]; });
     each(topo_.experts, [&](int expert) { counts(coop_.block())[columns_ + expert] = pairs_[expert]; });
   }
 
-  /// totals_ becomes what the blocks before this one have; offsets_ where each rank's tokens start. The first block, which
-  /// has none before it, writes what is the whole batch's.
+  /// totals_ becomes what the blocks before this one have; offsets_ where each rank's tokens start.
   HEDDLE_HD void start_from_earlier_blocks() const {
-    const bool writes = coop_.block() == 0;
+    const bool writes = coop_.block() == coop_.blocks() - 1;
+    if (!writes && num_tiles(coop_.block()) == 0) return;
     each(columns_ + topo_.experts, [&](int column) {
       int32_t before = 0, all = 0;
       constexpr int kAhead = 16;  // loads that are waited for together
-      for (int first = 0; first < coop_.blocks(); first += kAhead) {
+      const int blocks = sharers();
+      for (int first = 0; first < blocks; first += kAhead) {
         int32_t own[kAhead];
-        for (int i = 0; i < kAhead; ++i) own[i] = first + i < coop_.blocks() ? counts(first + i)[column] : 0;
+        for (int i = 0; i < kAhead; ++i) own[i] = first + i < blocks ? counts(first + i)[column] : 0;
         for (int i = 0; i < kAhead; ++i) {
           if (first + i < coop_.block()) before += own[i];
           all += own[i];
@@ -186,7 +194,10 @@ class BlockPlanner {
 /// At most as many blocks as lanes that PlanView::scratch was made for.
 template <class Coop>
 HEDDLE_HD void make_plan_by_blocks(const Coop& coop, const Topology& topo, const PlanView& plan) {
-  BlockPlanner<Coop>(coop, topo, plan).run();
+  const BlockPlanner<Coop> planner(coop, topo, plan);
+  planner.count();
+  coop.sync();
+  planner.assign_all();
 }
 
 }  // namespace heddle

@@ -25,7 +25,7 @@ struct SenderRule {
   HEDDLE_HD int of(int blocks, int workers) const {
     const int each = static_cast<int>(ceil_div(in_all, blocks));
     const int wanted = each < least ? least : each;
-    const int most = workers > 4 ? workers * 3 / 4 : workers - 1;
+    const int most = workers > 4 ? workers * 3 / 4 : workers > 1 ? workers - 1 : 1;
     return wanted < most ? wanted : most;
   }
 };
@@ -68,6 +68,10 @@ struct PairRun {
   int32_t direct = 0;
 };
 
+/// Items that a worker claims at once, so that its lanes look up what they need together: a look takes as long as moving a
+/// row.
+inline constexpr int kMostOfRun = 4;
+
 /// In the memory of a block. Most of it says what global memory says, too: there, each look costs what moving half a
 /// row costs, as releases of the publisher empty the block's cache.
 struct PumpBoard {
@@ -75,6 +79,7 @@ struct PumpBoard {
   PairRun out[kMaxRanks];
   PairRun in[kMaxRanks];
   uint64_t in_is_noted = 0;  // 1: a worker is at it, 2: it is done; atomic
+  int64_t notes[kMostWorkers][kMostOfRun];
 };
 
 /// By all lanes of the one worker that is_last_sender(). `rows(peer)` puts.
@@ -106,11 +111,11 @@ HEDDLE_HD void note_runs(const Coop& coop, int world, PairRun* runs, const Run& 
 template <class Coop, class Port>
 class Pump {
  public:
-  HEDDLE_HD Pump(const Coop& coop, Port& port, const Call& call, PumpState* state, SenderRule rule)
+  HEDDLE_HD Pump(const Coop& coop, Port& port, const Call& call, PumpState* state, SenderRule rule, int movers)
       : coop_(coop), port_(port), call_(call), state_(state), board_(reinterpret_cast<PumpBoard*>(coop.shared())),
-        desk_(coop, port, &board_->board) {
-    senders_ = desk_.has_publisher() ? rule.of(coop.blocks(), desk_.workers()) : 1;
-    if (state->senders > 0) senders_ = state->senders;
+        desk_(coop, port, &board_->board, 2 * call.ctx.timeout_ns), movers_(movers) {
+    senders_ = desk_.has_publisher() ? rule.of(coop.blocks(), movers) : 1;
+    if (state->senders > 0) senders_ = state->senders < movers ? state->senders : movers;
   }
 
   /// Before each round, by all workers of the block.
@@ -123,34 +128,59 @@ class Pump {
   template <class Fill>
   HEDDLE_HD void note_in(const Fill& fill) const {
     uint64_t* noted = &board_->in_is_noted;
-    if (desk_.tell(coop_.lane() == 0 && claim_block(noted)) != 0) {
-      fill(board_->in);
-      coop_.worker_sync();
-      if (coop_.lane() == 0) store_block(noted, 2);
-    } else if (coop_.lane() == 0) {
-      for (int attempt = 0; load_block(noted) != 2; ++attempt) port_.relax(attempt);  // the first waits for nobody
+    if (desk_.tell(coop_.lane() == 0 && claim_block(noted)) == 0) {
+      Patience patience(2 * call_.ctx.timeout_ns);  // the first waits for nobody
+      bool is_done = false;
+      for (int attempt = 0; coop_.lane() == 0 && !is_done; ++attempt) {
+        is_done = load_block(noted) == 2;
+        if (!is_done && patience.is_over(attempt, [&] { return port_.now(); })) break;
+        if (!is_done) port_.relax(attempt);
+      }
+      if (desk_.tell(is_done) != 0) return;
     }
+    fill();  // all fill in the same
+    coop_.worker_sync();
+    if (coop_.lane() == 0) store_block(noted, 2);
     coop_.worker_sync();
   }
 
  protected:
   HEDDLE_HD bool is_sender() const { return desk_.worker() < senders_; }
+  /// Others of the block only meet the rest.
+  HEDDLE_HD bool moves() const { return desk_.worker() < movers_; }
 
-  /// Calls item(i) for each claimed i below count until one returns false. Senders' queue: each sender has a first
-  /// item; the other queues: each worker that is neither sender nor publisher.
-  template <class Item>
-  HEDDLE_HD void work(Queue queue, int64_t count, const Item& item) {
+  /// The block that opens the lane and meets the peers. The last one has the least to do with a plan.
+  HEDDLE_HD bool meets_peers() const { return coop_.block() == coop_.blocks() - 1; }
+
+  /// Claims runs of items below count; calls item(i, look(i)) for each until one returns false. Lanes do the looks of a run
+  /// together. Senders' queue: each sender has a first run; the other queues: each mover that is no sender.
+  template <class Look, class Item>
+  HEDDLE_HD void work(Queue queue, int64_t count, const Look& look, const Item& item) {
     const bool sends = queue == Queue::send;
     const int first_worker = sends ? 0 : senders_;
-    const int workers = sends ? senders_ : desk_.workers() - senders_ - (desk_.has_publisher() ? 1 : 0);
+    const int workers = sends ? senders_ : movers_ - senders_;
     const int rank = desk_.worker() - first_worker;
     const bool fixed = rank >= 0 && rank < workers;
     const int64_t first = fixed ? int64_t{rank} * coop_.blocks() + coop_.block() : -1;
+    const int64_t length = run_length(count, int64_t{sends ? senders_ : movers_} * coop_.blocks());
     Claims<Coop, Port> claims(coop_, desk_, &state_->next[static_cast<int>(queue)], first,
                               int64_t{workers} * coop_.blocks());
-    for (int64_t i = claims.take(); i < count; i = claims.take()) {
-      if (!item(i)) return;
+    for (int64_t i = claims.take() * length; i < count; i = claims.take() * length) {
+      const auto left = static_cast<int>(count - i < length ? count - i : length);
+      int64_t* notes = board_->notes[desk_.worker()];
+      for (int k = coop_.lane(); k < left; k += coop_.lanes()) notes[k] = look(i + k);
+      coop_.worker_sync();
+      for (int k = 0; k < left; ++k) {
+        if (!item(i + k, notes[k])) return;
+      }
     }
+  }
+
+  /// Short where there are few items for each: the last run of one worker keeps all others waiting.
+  HEDDLE_HD static int64_t run_length(int64_t count, int64_t workers) {
+    constexpr int kRunsEach = 6;
+    const int64_t length = count / (workers * kRunsEach);
+    return length < 1 ? 1 : length > kMostOfRun ? kMostOfRun : length;
   }
 
   /// Until block 0 has read the headers. False: the call has ended in a fault.
@@ -191,12 +221,17 @@ class Pump {
   }
 
   /// By one lane.
+  HEDDLE_HD bool has_piece(int source, int round, int64_t tag) const {
+    return load_acquire(reinterpret_cast<const uint64_t*>(port_.local() + tag_of(source, tag))) >=
+           tag_value(seq_, round);
+  }
+
+  /// By one lane.
   HEDDLE_HD Arrival await_piece(int source, int round, int64_t tag, uint64_t deadline) const {
-    const int64_t at = tag_of(source, tag);
-    const uint64_t wanted = tag_value(seq_, round);
-    if (load_acquire(reinterpret_cast<const uint64_t*>(port_.local() + at)) >= wanted) return Arrival::here;
-    const Arrival arrival = await(
-        port_, call_, {.peer = source, .awaited = Awaited::rows, .wanted = wanted, .deadline = deadline, .at = at});
+    if (has_piece(source, round, tag)) return Arrival::here;
+    const Arrival arrival = await(port_, call_, {.peer = source, .awaited = Awaited::rows,
+                                                 .wanted = tag_value(seq_, round), .deadline = deadline,
+                                                 .at = tag_of(source, tag)});
     if (arrival == Arrival::masked) store_relaxed(&state_->late[source], 1);
     return arrival;
   }
@@ -210,7 +245,7 @@ class Pump {
   }
 
   HEDDLE_HD void note(Moment moment) const {
-    if (is_leader(coop_)) state_->moments[static_cast<int>(moment)] = cycles();
+    if (meets_peers() && coop_.thread() == 0) state_->moments[static_cast<int>(moment)] = cycles();
   }
 
   const Coop& coop_;
@@ -219,6 +254,7 @@ class Pump {
   PumpState* state_;
   PumpBoard* board_;
   Desk<Coop, Port> desk_;
+  int movers_;
   int senders_;
   int lane_ = 0;
   uint64_t seq_ = 0;

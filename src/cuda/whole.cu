@@ -5,18 +5,17 @@
 
 namespace heddle {
 
-extern "C" __global__ void __launch_bounds__(Grid::kMaxThreads, 1)
-    heddle_dispatch_whole(const __grid_constant__ DirectPort port, const __grid_constant__ DispatchArgs args,
-                          const __grid_constant__ Site site) {
+template <template <class, class> class Mover>
+__device__ void run_dispatch(const DirectPort& port, const DispatchArgs& args, const Site& site, int movers) {
   if (site.is_rehearsal) return;
   const Grid grid(site.barrier, site.timeout_ns);
   if (grid.index() == 0) pay_owed(port, args.call.ctx, site.decode, grid.lane(), grid.lanes());
-  if (!dispatch_whole(grid, port, args, site.pump) || is_refused_unheard(args.call, site)) {
+  if (!dispatch_whole<Mover>(grid, port, args, site.pump, movers) || is_refused_unheard(args.call, site)) {
     grid.sync();
     poison_dispatch(grid, args);
     grid.sync();
   }
-  if (grid.block() != 0) return;
+  if (grid.block() != grid.blocks() - 1) return;  // which met the peers
   report_step(grid.own_block(), port, args.call, site, [&](Report& report) {
     report_sizes(args, report);
     report_drops(args, report);
@@ -24,25 +23,39 @@ extern "C" __global__ void __launch_bounds__(Grid::kMaxThreads, 1)
 }
 
 extern "C" __global__ void __launch_bounds__(Grid::kMaxThreads, 1)
+    heddle_dispatch_whole(const __grid_constant__ DirectPort port, const __grid_constant__ DispatchArgs args,
+                          const __grid_constant__ Site site, const __grid_constant__ int movers) {
+  run_dispatch<DispatchLanes>(port, args, site, movers);
+}
+
+extern "C" __global__ void __launch_bounds__(Grid::kMaxThreads, 1)
+    heddle_dispatch_belt(const __grid_constant__ DirectPort port, const __grid_constant__ DispatchArgs args,
+                         const __grid_constant__ Site site, const __grid_constant__ int movers) {
+#if __CUDA_ARCH__ >= 900  // bulk copies
+  run_dispatch<DispatchBelt>(port, args, site, movers);
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(Grid::kMaxThreads, 1)
     heddle_combine_whole(const __grid_constant__ DirectPort port, const __grid_constant__ CombineArgs args,
-                         const __grid_constant__ Site site) {
+                         const __grid_constant__ Site site, const __grid_constant__ int movers) {
   if (site.is_rehearsal) return;
   const Grid grid(site.barrier, site.timeout_ns);
   if (grid.index() == 0) pay_owed(port, args.call.ctx, site.decode, grid.lane(), grid.lanes());
-  if (!combine_whole(grid, port, args, site.pump) || is_refused_unheard(args.call, site)) {
+  if (!combine_whole(grid, port, args, site.pump, movers) || is_refused_unheard(args.call, site)) {
     grid.sync();
     poison_combine(grid, args);
     grid.sync();
   }
-  if (grid.block() != 0) return;
+  if (grid.block() != grid.blocks() - 1) return;  // which met the peers
   report_step(grid.own_block(), port, args.call, site, [&](Report& report) { report_results(args, report); });
 }
 
 const WholeKernels& whole_kernels() {
   static const WholeKernels kernels{.dispatch = reinterpret_cast<const void*>(heddle_dispatch_whole),
+                                    .dispatch_belt = reinterpret_cast<const void*>(heddle_dispatch_belt),
                                     .combine = reinterpret_cast<const void*>(heddle_combine_whole),
-                                    .threads = Grid::kMaxThreads,
-                                    .shared_bytes = sizeof(DispatchBoard)};
+                                    .threads = Grid::kMaxThreads};
   return kernels;
 }
 

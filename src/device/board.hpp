@@ -11,6 +11,7 @@
 #include "base/macros.hpp"
 #include "device/atomic.hpp"
 #include "device/block.hpp"
+#include "device/wait.hpp"
 
 namespace heddle {
 
@@ -40,8 +41,9 @@ struct Board {
 template <class Coop, class Port>
 class Desk {
  public:
-  HEDDLE_HD Desk(const Coop& coop, Port& port, Board* board)
-      : coop_(coop), port_(port), board_(board), worker_(coop.thread() / coop.lanes()) {}
+  /// No wait here is for a peer. Should one last longer than `patience_ns` all the same, the worker does without the others.
+  HEDDLE_HD Desk(const Coop& coop, Port& port, Board* board, uint64_t patience_ns)
+      : coop_(coop), port_(port), board_(board), worker_(coop.thread() / coop.lanes()), patience_ns_(patience_ns) {}
 
   HEDDLE_HD int worker() const { return worker_; }
   HEDDLE_HD int workers() const { return coop_.threads() / coop_.lanes(); }
@@ -84,8 +86,11 @@ class Desk {
     if (coop_.lane() != 0) return;
     if (!has_publisher()) return port_.mark(peer, offset, value);
     Mailbox& mailbox = board_->boxes[box];
-    // The publisher waits for nobody, so this ends.
-    for (int attempt = 0; load_block(&mailbox.word) != 0; ++attempt) port_.relax(attempt);
+    Patience patience(patience_ns_);  // the publisher waits for nobody
+    for (int attempt = 0; load_block(&mailbox.word) != 0; ++attempt) {
+      if (patience.is_over(attempt, [&] { return port_.now(); })) return port_.mark(peer, offset, value);
+      port_.relax(attempt);
+    }
     mailbox.value = value;
     store_block(&mailbox.word, reinterpret_cast<uint64_t>(port_.word_at(peer, offset)));
   }
@@ -98,13 +103,16 @@ class Desk {
 
   /// The publisher's work: until all others have left, and all that they posted is announced.
   HEDDLE_HD void publish() const {
+    Patience patience(patience_ns_);  // workers wait for the GPU's own memory only
     for (int attempt = 0;; ++attempt) {
       // Looked at before the mailboxes: nothing comes after.
       const bool last = tell(coop_.lane() == 0 ? load_block(&board_->working) : 0) == 0;
       bool found = false;
       for (int box = coop_.lane(); box < kMostWorkers * kMailboxes; box += kAtOnce * coop_.lanes()) found |= empty(box);
       if (last) return;
-      if (!found) port_.relax(attempt);
+      if (found) continue;
+      if (tell(coop_.lane() == 0 && patience.is_over(attempt, [&] { return port_.now(); })) != 0) return;
+      port_.relax(attempt);
     }
   }
 
@@ -137,6 +145,7 @@ class Desk {
   Port& port_;
   Board* board_;
   int worker_;
+  uint64_t patience_ns_;
   int turn_ = 0;
 };
 

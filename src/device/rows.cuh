@@ -129,8 +129,9 @@ __device__ void lanes_sum_aligned(Lanes lanes, const SumArgs& args, const Term* 
   }
 }
 
-/// What is rare: other types, odd addresses, odd lengths. Not inlined, so that it does not crowd out the rest.
-__device__ __noinline__ inline void lanes_sum_odd(Lanes lanes, const SumArgs& args, const Term* terms, int num_terms) {
+/// What is rare: other types, odd addresses, odd lengths. Not inlined, so that it does not crowd out the rest; arguments by
+/// value, so that the usual ones need not lie in memory.
+__device__ __noinline__ inline void lanes_sum_odd(Lanes lanes, SumArgs args, const Term* terms, int num_terms) {
   const int64_t whole = lanes.lanes == 32 && all_aligned(args, terms, num_terms) ? args.count / kLaneColumns * kLaneColumns : 0;
   switch (args.in_dtype) {
     case DType::f32: lanes_sum_aligned<float>(lanes, args, terms, num_terms, whole); break;

@@ -9,24 +9,25 @@ namespace heddle {
 template <class Coop, class Value, int kMost, class Make>
 class ToldByLanes {
  public:
-  HEDDLE_HD ToldByLanes(const Coop& coop, int count, const Make& make) : make_(make) {
 #if HEDDLE_ON_DEVICE
+  HEDDLE_HD ToldByLanes(const Coop& coop, int count, const Make& make) {
 #pragma unroll
     for (int h = 0; h < kHeld; ++h) {
       const int k = coop.lane() + h * 32;
       held_[h] = k < count ? make(k) : Value{};
     }
-#else
-    (void)coop, (void)count;
-#endif
   }
+#else
+  HEDDLE_HD ToldByLanes(const Coop&, int, const Make& make) : make_(make) {}
+#endif
 
   HEDDLE_HD Value operator[](int k) const {
 #if HEDDLE_ON_DEVICE
-    Value value{};
+    Value value = __shfl_sync(0xFFFFFFFFu, held_[0], k % 32);
 #pragma unroll
-    for (int h = 0; h < kHeld; ++h) {
-      if (k / 32 == h) value = __shfl_sync(0xFFFFFFFFu, held_[h], k % 32);
+    for (int h = 1; h < kHeld; ++h) {  // by selection: what is indexed lies in memory
+      const Value other = __shfl_sync(0xFFFFFFFFu, held_[h], k % 32);
+      value = k / 32 == h ? other : value;
     }
     return value;
 #else
@@ -36,13 +37,13 @@ class ToldByLanes {
 
  private:
   static constexpr int kHeld = (kMost + 31) / 32;
-  const Make& make_;
 #if HEDDLE_ON_DEVICE
-  Value held_[kHeld];
+  Value held_[kHeld];  // and nothing that points elsewhere: it would keep all it points to out of registers
+#else
+  Make make_;
 #endif
 };
 
-/// `make` must outlive the table.
 template <class Value, int kMost, class Coop, class Make>
 HEDDLE_HD ToldByLanes<Coop, Value, kMost, Make> told_by_lanes(const Coop& coop, int count, const Make& make) {
   return {coop, count, make};

@@ -1,6 +1,8 @@
 // What a waiter does between two looks at a counter.
 #pragma once
 
+#include <cstdint>
+
 #include "base/macros.hpp"
 
 #if !HEDDLE_ON_DEVICE
@@ -34,5 +36,24 @@ HEDDLE_HD inline void pause(int attempt) {
   if (wait_hook.run != nullptr) wait_hook.run(wait_hook.argument);
 #endif
 }
+
+/// The deadline of a wait that should end by itself: it starts with the first look that has waited a while.
+class Patience {
+ public:
+  HEDDLE_HD explicit Patience(uint64_t ns) : ns_(ns) {}
+
+  /// After each look in vain; now() is asked now and then.
+  template <class Now>
+  HEDDLE_HD bool is_over(int attempt, const Now& now) {
+    constexpr int kLooks = 256;
+    if (attempt % kLooks != kLooks - 1) return false;
+    if (deadline_ == 0) deadline_ = now() + ns_;
+    return now() > deadline_;
+  }
+
+ private:
+  uint64_t ns_;
+  uint64_t deadline_ = 0;
+};
 
 }  // namespace heddle

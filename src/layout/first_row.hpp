@@ -32,7 +32,10 @@ struct Groups {
 
   /// Start of the group after one that starts at `start` and holds `rows`.
   HEDDLE_HD int64_t next(int64_t start, int64_t rows) const {
-    return start + (layout == Layout::slab ? slab_rows : round_up(rows, alignment));
+    if (layout == Layout::slab) return start + slab_rows;
+    if (alignment == 1) return start + rows;
+    const auto unit = static_cast<uint32_t>(alignment);  // of 32 bits: a GPU takes several times as long for 64
+    return start + int64_t{(static_cast<uint32_t>(rows) + unit - 1) / unit * unit};
   }
 };
 

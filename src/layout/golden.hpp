@@ -30,12 +30,12 @@ static_assert(offsetof(Cells, reset) == 136 && offsetof(Cells, fault) == 144 && 
 inline constexpr Shape kPlain{.payload_bytes = 4096, .topk = 8, .experts = 256};
 static_assert(Slot::of(kPlain).scales == 4096 && Slot::of(kPlain).token == 4096 && Slot::of(kPlain).ids == 4100);
 static_assert(Slot::of(kPlain).ordinals == 4132 && Slot::of(kPlain).weights == 4164);
-static_assert(Slot::of(kPlain).stride == 4208);
+static_assert(Slot::of(kPlain).stride == 4224);
 
 /// 7168 columns of e4m3 with 56 FP32 scales, as it is staged and as it is stored in place.
 inline constexpr Shape kScaled{.payload_bytes = 7168, .scale_words = 56, .topk = 8, .experts = 256};
 static_assert(Slot::of(kScaled).scales == 7168 && Slot::of(kScaled).token == 7392);
-static_assert(Slot::of(kScaled).stride == 7504 && Slot::of(kScaled, true).stride == 336);
+static_assert(Slot::of(kScaled).stride == 7552 && Slot::of(kScaled, true).stride == 384);
 
 /// By rank map: no columns.
 static_assert(Slot::of({.payload_bytes = 16}).stride == 32);
@@ -43,7 +43,7 @@ static_assert(Slot::of({.payload_bytes = 16}).stride == 32);
 /// A result, and one with the weights' gradient behind it.
 static_assert(Slot::of({.kind = Kind::combine, .payload_bytes = 4096, .topk = 8}).stride == 4096);
 static_assert(Slot::of({.kind = Kind::combine, .row_weights = true, .payload_bytes = 4096, .topk = 8}).weights == 4096);
-static_assert(Slot::of({.kind = Kind::combine, .row_weights = true, .payload_bytes = 4096, .topk = 8}).stride == 4128);
+static_assert(Slot::of({.kind = Kind::combine, .row_weights = true, .payload_bytes = 4096, .topk = 8}).stride == 4224);
 
 /// Eight ranks in 256 MiB: 32 ranges behind 8 cells.
 inline constexpr Window kEight(8, int64_t{256} << 20);
@@ -66,8 +66,8 @@ static_assert(Window(8, Window::bytes_with_words(8, int64_t{256} << 20), true).r
 
 /// Behind a header and a table of 264 words.
 inline constexpr Range kRows = Range::of(kEight.range_bytes(), 4 * 264, Slot::of(kPlain).stride);
-static_assert(kRows.table == 128 && kRows.slots == 1280 && kRows.count == 1977);
-static_assert(kRows.slot(2) == 1280 + 2 * 4208);
+static_assert(kRows.table == 128 && kRows.slots == 1280 && kRows.count == 1970);
+static_assert(kRows.slot(2) == 1280 + 2 * 4224);
 
 /// Two shapes that differ in one field that all ranks must agree on.
 static_assert(kPlain.hash() != kScaled.hash());

@@ -51,7 +51,7 @@ int64_t gpu_window_bytes_of(const Config& config, int ranks) {
 }
 
 void agree_on(Bootstrap& bootstrap, const Config& config) {
-  constexpr int kLayoutVersion = 3;
+  constexpr int kLayoutVersion = 4;
   const Setting settings[] = {
       {"layout version", fmt::format("{}", kLayoutVersion)},
       {"experts", fmt::format("{}", config.experts)},

@@ -49,8 +49,8 @@ HEDDLE_HD Arrival await(Port& port, const Call& call, const Wait& wait, Probe pr
   const auto* counter = reinterpret_cast<const uint64_t*>(port.local() + at);
   const Cells& cells = cells_of(port.local(), ctx, wait.peer);
   for (int attempt = 0;; ++attempt) {
-    // A look at all else takes a GPU some 5 us.
-    constexpr int kLooks = HEDDLE_ON_DEVICE ? 32 : 1;
+    // A look at all else takes a GPU some 5 us, a look at the counter 0.7.
+    constexpr int kLooks = HEDDLE_ON_DEVICE ? 256 : 1;
     for (int look = 0; look < kLooks; ++look) {
       if (load_acquire(counter) >= wait.wanted) return Arrival::here;
     }

@@ -57,6 +57,7 @@ class Backend {
 
   /// All steps of an unsplit call whose outputs are there already. May be faster than one step after the other.
   virtual bool dispatch(const DispatchArgs& args) {
+    if (args.makes_plan) plan(args.call.ctx.topo, args.plan);
     return dispatch_send(args) && dispatch_headers(args) && dispatch_receive(args);
   }
   virtual bool combine(const CombineArgs& args) {

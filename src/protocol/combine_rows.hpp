@@ -50,12 +50,15 @@ struct ResultWriter {
   HEDDLE_HD void write_sum(const Coop& coop, std::byte* at) const {
     if (args.layout == Layout::token_major) return write_token(coop, at);
     TermList<Coop, kMaxTopk> terms(coop);
-    terms.gather(topk(), [&](int k) -> Term {
-      const int32_t row = row_of(k);
-      if (row < 0) return {};
-      return {.row = args.experts.x + row * args.experts.x_stride + first_byte(args.experts.dtype), .weight = weight_of(k)};
-    });
+    terms.gather(topk(), [&](int k) { return term(k); });
     terms.sum(sum_args(at));
+  }
+
+  /// The hit of column k; none where it is not local, not the first of its expert, or dropped.
+  HEDDLE_HD Term term(int k) const {
+    const int32_t row = row_of(k);
+    if (row < 0) return {};
+    return {.row = args.experts.x + row * args.experts.x_stride + first_byte(args.experts.dtype), .weight = weight_of(k)};
   }
 
   /// The hit of column k alone, as it is.

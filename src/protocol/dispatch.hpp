@@ -31,11 +31,15 @@ class Dispatch {
   /// Afterwards it is known which rows a round sends.
   HEDDLE_HD bool open() {
     if (!open_lane(coop_, port_, call_)) return false;
+    note_all_rounds();
+    return true;
+  }
+
+  HEDDLE_HD void note_all_rounds() {
     deal_lanes(coop_, 0, topo_.world, [&](long peer) {
       note_rounds(call_, static_cast<int>(peer), counts_for(static_cast<int>(peer)).rounds);
     });
     coop_.sync();
-    return true;
   }
 
   HEDDLE_HD void send_headers() {

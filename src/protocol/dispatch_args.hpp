@@ -66,6 +66,7 @@ struct DispatchArgs {
   RouteView route;
   OutputView out;
   OfferView offer;
+  bool makes_plan = false;  // of `plan` only the inputs are there: a dispatch in one go makes the rest first
 };
 
 }  // namespace heddle

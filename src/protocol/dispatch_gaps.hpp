@@ -9,44 +9,65 @@
 
 namespace heddle {
 
-/// Calls gap(first, end) for each run of output rows that no row will come to; every lane for all.
-template <class Gap>
-HEDDLE_HD void each_gap(const DispatchArgs& args, const Gap& gap) {
-  const Topology& topo = args.call.ctx.topo;
-  const int64_t rows = args.out.rows;
-  int64_t end = is_grouped(args.call.shape) ? 0 : args.route.recv_offset[topo.world];
-  const int groups = is_grouped(args.call.shape) ? topo.num_local(topo.rank) : 0;
-  for (int expert = 0; expert < groups; ++expert) {
-    const int64_t start = args.out.expert_offsets[expert];
-    if (end < start && end < rows) gap(end, start < rows ? start : rows);
-    end = start + args.out.counts[expert];
+/// Rows of the output that no row comes to.
+struct Gap {
+  int64_t first;
+  int64_t end;
+
+  /// Behind the rows of an expert; of the last one to the output's end.
+  HEDDLE_HD static Gap behind(const DispatchArgs& args, int expert) {
+    const OutputView& out = args.out;
+    const int last = args.call.ctx.topo.num_local(args.call.ctx.topo.rank) - 1;
+    const int64_t first = out.expert_offsets[expert] + out.counts[expert];
+    const int64_t next = expert == last ? out.rows : out.expert_offsets[expert + 1];
+    return {first, next < out.rows ? next : out.rows};
   }
-  if (end < rows) gap(end, rows);
+};
+
+/// One lane.
+HEDDLE_HD inline void clear_places(const DispatchArgs& args, int64_t row) {
+  const OutputView& out = args.out;
+  const int64_t topk = args.call.shape.topk;
+  for (int64_t k = 0; k < topk && out.ids != nullptr; ++k) out.ids[row * topk + k] = -1;
+  for (int64_t k = 0; k < topk && out.weights != nullptr; ++k) out.weights[row * topk + k] = 0.0f;
+  if (out.row_weights != nullptr) out.row_weights[row] = 0.0f;
+  if (out.row_source != nullptr) out.row_source[row] = -1;
+  if (out.row_token != nullptr) out.row_token[row] = -1;
+}
+
+/// What is dealt of a gap: rows part, part + parts, ... by one worker.
+template <class Coop>
+HEDDLE_HD void clear_gap(const Coop& coop, const DispatchArgs& args, const Gap& gap, int64_t part, int64_t parts) {
+  const OutputView& out = args.out;
+  for (int64_t row = gap.first + part * coop.lanes() + coop.lane(); row < gap.end; row += parts * coop.lanes()) {
+    clear_places(args, row);
+  }
+  if (!out.zero_padding) return;
+  const auto bytes = static_cast<size_t>(args.call.shape.payload_bytes);
+  for (int64_t row = gap.first + part; row < gap.end; row += parts) {
+    zero_bytes(coop, out.x + row * args.call.shape.payload_bytes, bytes);
+    for (int i = coop.lane(); i < args.call.shape.scale_words; i += coop.lanes()) {
+      out.scales.row(row)[i * out.scales.col_stride] = 0;
+    }
+  }
 }
 
 /// What must not be old memory where no row will lie. Before any member places rows or after: they never meet.
 template <class Coop>
 HEDDLE_HD void clear_gaps(const Coop& coop, const DispatchArgs& args) {
-  const OutputView& out = args.out;
-  const int64_t topk = args.call.shape.topk;
-  const auto bytes = static_cast<size_t>(args.call.shape.payload_bytes);
-  each_gap(args, [&](int64_t first, int64_t end) {
-    deal_lanes(coop, first, end, [&](long row) {
-      for (int64_t k = 0; k < topk && out.ids != nullptr; ++k) out.ids[row * topk + k] = -1;
-      for (int64_t k = 0; k < topk && out.weights != nullptr; ++k) out.weights[row * topk + k] = 0.0f;
-      if (out.row_weights != nullptr) out.row_weights[row] = 0.0f;
-      if (out.row_source != nullptr) out.row_source[row] = -1;
-      if (out.row_token != nullptr) out.row_token[row] = -1;
-    });
-    if (!out.zero_padding) return;
-    deal(coop, first, end, [&](long row) {
-      zero_bytes(coop, out.x + row * args.call.shape.payload_bytes, bytes);
-      for (int i = coop.lane(); i < args.call.shape.scale_words; i += coop.lanes()) {
-        out.scales.row(row)[i * out.scales.col_stride] = 0;
-      }
-    });
+  const Topology& topo = args.call.ctx.topo;
+  const int groups = is_grouped(args.call.shape) ? topo.num_local(topo.rank) : 0;
+  if (groups == 0) {
+    const Gap rest{is_grouped(args.call.shape) ? 0 : args.route.recv_offset[topo.world], args.out.rows};
+    clear_gap(coop, args, rest, coop.index(), coop.size());
+  }
+  // Several workers for each group, as some gaps are long; the last one, which may be most of the output, all share.
+  const int64_t parts = groups == 0 ? 1 : ceil_div(coop.size(), groups);
+  deal(coop, 0, (groups - 1) * parts, [&](long item) {
+    clear_gap(coop, args, Gap::behind(args, static_cast<int>(item / parts)), item % parts, parts);
   });
-  if (is_leader(coop) && out.num_dropped != nullptr) *out.num_dropped = num_dropped(args);
+  if (groups > 0) clear_gap(coop, args, Gap::behind(args, groups - 1), coop.index(), coop.size());
+  if (is_leader(coop) && args.out.num_dropped != nullptr) *args.out.num_dropped = num_dropped(args);
 }
 
 /// A source that was masked after its header came: its rows are not there, whatever was placed of them.

@@ -68,12 +68,15 @@ class DispatchLayout {
 
   HEDDLE_HD int64_t start_of(long expert) const {
     const Groups groups = groups_of(call_);
+    constexpr int kAhead = 16;  // loads that are waited for together
     int64_t start = 0;
-    if (groups.layout != Layout::slab && groups.alignment == 1) {
-      for (long earlier = 0; earlier < expert; ++earlier) start += a_.out.counts[earlier];
-      return start;
+    for (long first = 0; first < expert; first += kAhead) {
+      int32_t rows[kAhead];
+      for (int i = 0; i < kAhead; ++i) rows[i] = first + i < expert ? a_.out.counts[first + i] : 0;
+      for (int i = 0; i < kAhead; ++i) {
+        if (first + i < expert) start = groups.next(start, rows[i]);
+      }
     }
-    for (long earlier = 0; earlier < expert; ++earlier) start = groups.next(start, a_.out.counts[earlier]);
     return start;
   }
 

@@ -129,10 +129,19 @@ struct RowReader {
   const DispatchArgs& args;
   int source;
   ArrivedRow row;
+  const int32_t* expert_row = nullptr;  // the route's, or a nearer copy
 
   /// `i` is the row's number among all received ones. All that is beside the payload is loaded before it and stored behind.
   template <class Coop>
   HEDDLE_HD void place(const Coop& coop, int64_t i) const {
+    place(coop, i, [&](int count, const std::byte* from, size_t bytes, const auto& to) {
+      copy_to_many(coop, count, from, bytes, to);
+    });
+  }
+
+  /// copy(count, from, bytes, to) stores the payload at to(0), ..., to(count - 1), where these are not null.
+  template <class Coop, class Copy>
+  HEDDLE_HD void place(const Coop& coop, int64_t i, const Copy& copy) const {
     if (i >= args.route.capacity) return;
     const Shape& shape = args.call.shape;
     const int64_t topk = shape.topk;
@@ -146,7 +155,7 @@ struct RowReader {
     const auto hit_rows = told_by_lanes<int32_t, kMaxTopk>(coop, grouped ? shape.topk : 0, row_of_hit);
     const auto row_at = [&](int k) -> int64_t { return grouped ? hit_rows[k] : i < args.out.rows ? i : -1; };
     const int count = grouped ? shape.topk : 1;
-    place_payload(coop, count, row_at);
+    place_payload(count, row_at, copy);
     for (int k = 0; k < count && shape.scale_words > 0; ++k) {
       const int64_t at = row_at(k);
       if (at < 0) continue;
@@ -169,7 +178,8 @@ struct RowReader {
     if (word.id < 0 || local < 0 || local >= topo.num_local(topo.rank)) return {-1, 0.0f, -1};
     HitWord hit{local, word.weight, -1};
     if (args.call.shape.layout == Layout::token_major || word.ordinal < 0) return hit;
-    const int64_t at = int64_t{args.route.expert_row[local * topo.world + source]} + word.ordinal;
+    const int32_t* first = expert_row == nullptr ? args.route.expert_row : expert_row;
+    const int64_t at = int64_t{first[local * topo.world + source]} + word.ordinal;
     hit.row = at < args.out.rows ? static_cast<int32_t>(at) : kDropped;
     return hit;
   }
@@ -201,8 +211,8 @@ struct RowReader {
   }
 
   /// To the rows row_at(0), ..., those below 0 left out. A row in place is where the first of them is.
-  template <class Coop, class RowAt>
-  HEDDLE_HD void place_payload(const Coop& coop, int count, const RowAt& row_at) const {
+  template <class RowAt, class Copy>
+  HEDDLE_HD void place_payload(int count, const RowAt& row_at, const Copy& copy) const {
     const Shape& shape = args.call.shape;
     const auto bytes = static_cast<size_t>(shape.payload_bytes);
     const std::byte* from = row.payload;
@@ -212,7 +222,7 @@ struct RowReader {
       if (first < count) from = args.out.x + row_at(first) * shape.payload_bytes;
       ++first;
     }
-    copy_to_many(coop, count, from, bytes, [&](int k) -> void* {
+    copy(count, from, bytes, [&](int k) -> void* {
       const int64_t at = k < first ? -1 : row_at(k);
       return at < 0 ? nullptr : args.out.x + at * shape.payload_bytes;
     });

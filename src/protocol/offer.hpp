@@ -25,7 +25,8 @@ HEDDLE_HD inline bool all_agree_on_members(const std::byte* window, const Call& 
 }
 
 HEDDLE_HD inline bool may_offer(const std::byte* window, const DispatchArgs& args, int source) {
-  if (!args.offer.is_set || !all_agree_on_members(window, args.call)) return false;
+  constexpr int64_t kAlign = 16;  // whatever the sender stores by
+  if (!args.offer.is_set || args.offer.offset % kAlign != 0 || !all_agree_on_members(window, args.call)) return false;
   const int world = args.call.ctx.topo.world;
   const int64_t needed = args.call.shape.layout == Layout::token_major
                              ? args.route.recv_offset[world]

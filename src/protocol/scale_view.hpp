@@ -35,8 +35,9 @@ struct ScaleView {
   }
 
   HEDDLE_HD uint32_t* row(int64_t r) const {
-    const int64_t in_group = r % group;
-    uint32_t* first = words + r / group * group_stride;
+    const int64_t of = r < group ? 0 : r / group;  // a GPU takes longer for a division than for a load
+    const int64_t in_group = r - of * group;
+    uint32_t* first = words + of * group_stride;
     if (tile_stride == 0) return first + in_group * row_stride;
     const int64_t in_tile = in_group % kTileRows;
     return first + in_group / kTileRows * tile_stride + in_tile % 32 * 4 + in_tile / 32;

@@ -10,11 +10,28 @@
 namespace heddle::testing {
 namespace {
 
+struct PumpShape {
+  LaneShape lanes;
+  bool by_belt = false;
+  bool only_even_ranks = false;
+};
+
+bool run_pump(const Lane& lane, LanePort& port, const DispatchArgs& a, PumpState* s, const PumpShape& shape) {
+  const int workers = shape.lanes.workers / shape.lanes.blocks;
+  const int movers = workers > 2 ? workers - 1 : 1;
+  if (shape.by_belt && can_ride(a)) return dispatch_whole<DispatchBelt>(lane, port, a, s, movers);
+  return dispatch_whole<DispatchLanes>(lane, port, a, s, movers);
+}
+
+bool run_pump(const Lane& lane, LanePort& port, const CombineArgs& a, PumpState* s, const PumpShape& shape) {
+  return combine_whole(lane, port, a, s, std::max(1, shape.lanes.workers / shape.lanes.blocks - 1));
+}
+
 /// `used` counts the calls that a pump did.
-MakeMachine pump_machines(const LaneShape& shape, bool only_even_ranks, std::atomic<int>& used) {
+MakeMachine pump_machines(const PumpShape& shape, std::atomic<int>& used) {
   return [=, &used](Bootstrap& bootstrap, const MachineOptions& options) -> std::unique_ptr<Machine> {
-    if (only_even_ranks && bootstrap.rank() % 2 == 1) return make_cpu_machine(bootstrap, options);
-    auto machine = std::make_unique<LaneMachine>(bootstrap, options, shape);
+    if (shape.only_even_ranks && bootstrap.rank() % 2 == 1) return make_cpu_machine(bootstrap, options);
+    auto machine = std::make_unique<LaneMachine>(bootstrap, options, shape.lanes);
     const auto state = std::make_shared<PumpState>();
     const auto whole = [&used, state](LaneBackend& backend, const auto& steps, const auto& pump) {
       return [&used, state, &backend, steps, pump](LaneCrew& crew, LanePort& port, const auto& args) {
@@ -25,13 +42,13 @@ MakeMachine pump_machines(const LaneShape& shape, bool only_even_ranks, std::ato
     };
     machine->backend().whole_dispatch = whole(
         machine->backend(), [](LaneBackend& to, const DispatchArgs& a) { return to.Backend::dispatch(a); },
-        [](const Lane& lane, LanePort& port, const DispatchArgs& a, PumpState* s) {
-          return dispatch_whole(lane, port, a, s);
+        [shape](const Lane& lane, LanePort& port, const DispatchArgs& a, PumpState* s) {
+          return run_pump(lane, port, a, s, shape);
         });
     machine->backend().whole_combine = whole(
         machine->backend(), [](LaneBackend& to, const CombineArgs& a) { return to.Backend::combine(a); },
-        [](const Lane& lane, LanePort& port, const CombineArgs& a, PumpState* s) {
-          return combine_whole(lane, port, a, s);
+        [shape](const Lane& lane, LanePort& port, const CombineArgs& a, PumpState* s) {
+          return run_pump(lane, port, a, s, shape);
         });
     return machine;
   };
@@ -39,21 +56,24 @@ MakeMachine pump_machines(const LaneShape& shape, bool only_even_ranks, std::ato
 
 class Pumps : public ::testing::TestWithParam<StepCase> {
  protected:
-  void compare(const LaneShape& shape, bool only_even_ranks = false) {
+  void compare(const PumpShape& shape) {
     StepCase played = as_whole(GetParam());
     played.world.tokens = played.dispatch.max_tokens = 17;
     if (played.dispatch.capacity > 0) played.dispatch.capacity /= 3;
     std::atomic<int> used{0};
-    const MakeMachine machines = pump_machines(shape, only_even_ranks, used);
+    const MakeMachine machines = pump_machines(shape, used);
     expect_same_traces(played, play_all(played, make_cpu_machine, play_whole), play_all(played, machines, play_whole));
     EXPECT_GT(used, 0) << "no pump was used";
   }
 };
 
-TEST_P(Pumps, OneBlockOfFourWorkers) { compare({.workers = 4, .lanes = 4, .blocks = 1}); }
-TEST_P(Pumps, ThreeBlocksOfThree) { compare({.workers = 9, .lanes = 2, .blocks = 3}); }
-TEST_P(Pumps, TwoBlocksOfOneWorker) { compare({.workers = 2, .lanes = kWarpLanes, .blocks = 2}); }
-TEST_P(Pumps, WithPlainPeers) { compare({.workers = 4, .lanes = 2, .blocks = 2}, true); }
+TEST_P(Pumps, OneBlockOfFourWorkers) { compare({.lanes = {.workers = 4, .lanes = 4, .blocks = 1}}); }
+TEST_P(Pumps, ThreeBlocksOfThree) { compare({.lanes = {.workers = 9, .lanes = 2, .blocks = 3}}); }
+TEST_P(Pumps, TwoBlocksOfOneWorker) { compare({.lanes = {.workers = 2, .lanes = kWarpLanes, .blocks = 2}}); }
+TEST_P(Pumps, BeltsInTwoBlocks) { compare({.lanes = {.workers = 8, .lanes = 2, .blocks = 2}, .by_belt = true}); }
+TEST_P(Pumps, WithPlainPeers) {
+  compare({.lanes = {.workers = 4, .lanes = 2, .blocks = 2}, .by_belt = true, .only_even_ranks = true});
+}
 
 INSTANTIATE_TEST_SUITE_P(All, Pumps, ::testing::ValuesIn(step_cases()),
                          [](const auto& tested) { return std::string(tested.param.name); });

@@ -189,9 +189,10 @@ StepCase as_whole(StepCase played) {
 
 Trace play_whole(StepRank& rank, const StepCase& played) {
   Trace trace;
-  trace.push_back(rank.plan());
+  rank.take_plan();
   for (int round = 0; round < played.rounds; ++round) {
-    expect(rank.whole_dispatch(played.dispatch), "dispatch");
+    expect(rank.whole_dispatch(played.dispatch, round == 0), "dispatch");
+    if (round == 0) trace.push_back(rank.planned());
     trace.push_back(rank.dispatched());
     for (const CombineCase& combine : played.combines) {
       expect(rank.whole_combine(combine, static_cast<uint64_t>(round)), "combine");

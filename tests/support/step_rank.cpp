@@ -103,7 +103,7 @@ CallState StepRank::state() {
   return state;
 }
 
-Tables StepRank::plan() {
+void StepRank::take_plan() {
   const int64_t tokens = batch_.tokens;
   const int64_t pairs = tokens * world_.topk;
   const bool by_map = world_.topk == 0;
@@ -113,12 +113,21 @@ Tables StepRank::plan() {
            .send_tokens = take<int32_t>(tokens * topo_.world), .pairs = take<int32_t>(topo_.experts),
            .rows = take<int32_t>(topo_.experts),
            .scratch = take<int32_t>(plan_scratch_words(topo_, machine_.backend().plan_lanes()))};
+}
+
+Tables StepRank::plan() {
+  take_plan();
   machine_.backend().plan(topo_, plan_);
+  return planned();
+}
+
+Tables StepRank::planned() {
+  const int64_t pairs = int64_t{batch_.tokens} * world_.topk;
   const auto words = [](int64_t count) { return static_cast<size_t>(count) * sizeof(int32_t); };
   const auto sends = number_at(plan_.send_offset + topo_.world);
   return dump({{"ids", plan_.ids, words(pairs)},
                {"ordinals", plan_.ordinals, words(pairs)},
-               {"in_rank", plan_.in_rank, static_cast<size_t>(tokens * topo_.world)},
+               {"in_rank", plan_.in_rank, static_cast<size_t>(int64_t{batch_.tokens} * topo_.world)},
                {"per_rank", plan_.per_rank, words(topo_.world)},
                {"send_offset", plan_.send_offset, words(topo_.world + 1)},
                {"send_tokens", plan_.send_tokens, words(sends)},
@@ -202,8 +211,9 @@ bool StepRank::send_dispatch(const DispatchCase& wanted) {
   return machine_.backend().dispatch_send(dispatch_);
 }
 
-bool StepRank::whole_dispatch(const DispatchCase& wanted) {
+bool StepRank::whole_dispatch(const DispatchCase& wanted, bool makes_plan) {
   prepare_dispatch(wanted);
+  dispatch_.makes_plan = makes_plan;
   return machine_.backend().dispatch(dispatch_);
 }
 

@@ -47,12 +47,15 @@ class StepRank {
 
   // In this order; each returns what it made. `ok` of a step says whether it ended without a fault.
   Tables plan();
+  /// For a whole dispatch that makes the plan: its inputs before, and what it made.
+  void take_plan();
+  Tables planned();
   bool send_dispatch(const DispatchCase&);
   bool read_headers();
   bool receive_dispatch();
   Tables dispatched();
   /// The three steps of a dispatch of fixed size in one, those of a combine in one.
-  bool whole_dispatch(const DispatchCase&);
+  bool whole_dispatch(const DispatchCase&, bool makes_plan = false);
   bool whole_combine(const CombineCase&, uint64_t seed);
   /// Rows for the combine are random, but for a seed the same on every machine.
   bool send_combine(const CombineCase&, uint64_t seed);

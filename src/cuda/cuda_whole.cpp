@@ -1,0 +1,113 @@
+// How CudaBackend does whole calls in one launch: by which kernel, with how much block memory.
+#include <algorithm>
+#include <utility>
+
+#include "cuda/combine_pump.hpp"
+#include "cuda/cuda_backend.hpp"
+#include "cuda/dispatch_pump.hpp"
+#include "memory/cuda_driver.hpp"
+
+namespace heddle {
+namespace {
+
+constexpr int kFewestMovers = 3;  // with fewer belts, lanes move more
+
+int most_movers() { return whole_kernels().threads / 32 - 1; }  // one warp publishes
+
+}  // namespace
+
+void CudaBackend::rehearse_whole() {
+  const WholeKernels& whole = whole_kernels();
+  Site site{.is_rehearsal = true};
+  DispatchArgs dispatch;
+  CombineArgs combine;
+  DirectPort port = port_;
+  int movers = 0;
+  void* of_dispatch[] = {&port, &dispatch, &site, &movers};
+  void* of_combine[] = {&port, &combine, &site, &movers};
+  for (const void* kernel : {whole.dispatch, whole.dispatch_belt, whole.combine}) {
+    cudaFuncAttributes attributes{};
+    check_cuda(cudaFuncGetAttributes(&attributes, kernel), "loading a kernel");
+    const int most = most_shared_bytes_ - static_cast<int>(attributes.sharedSizeBytes);
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most),
+               "allowing a kernel more shared memory");
+    fire(whole_shot({.kernel = kernel, .shared_bytes = most}, kernel == whole.combine ? of_combine : of_dispatch));
+  }
+}
+
+CudaBackend::Shot CudaBackend::whole_shot(const WholeShape& shape, void** arguments) const {
+  return {.kernel = shape.kernel, .arguments = arguments, .blocks = usable_sms(), .threads = whole_kernels().threads,
+          .shared_bytes = shape.shared_bytes, .stream = launch_.stream};
+}
+
+CudaBackend::WholeShape CudaBackend::shape_of(const DispatchArgs& args) const {
+  const WholeKernels& whole = whole_kernels();
+  const auto board = static_cast<int>(sizeof(DispatchBoard));
+  const auto plan = args.makes_plan ? static_cast<int>(plan_shared_bytes(args.call.ctx.topo)) : 0;
+  const BeltShape belt = belt_of(args);
+  const int movers = std::min(most_movers(), belt.workers_in(most_shared_bytes_ - board));
+  if (!is_sm90_ || !can_ride(args) || movers < kFewestMovers) {
+    return {.kernel = whole.dispatch, .movers = most_movers(), .shared_bytes = std::max(board, plan)};
+  }
+  const int shared = board + static_cast<int>(belt.bytes(movers));
+  return {.kernel = whole.dispatch_belt, .movers = movers, .shared_bytes = std::max(shared, plan)};
+}
+
+/// Calls that no pump can do: only the last step is waited for.
+bool CudaBackend::dispatch_by_steps(const DispatchArgs& args) {
+  const bool wait = std::exchange(launch_.wait, false);
+  if (args.makes_plan) plan(args.call.ctx.topo, args.plan);
+  dispatch_send(args);
+  dispatch_headers(args);
+  launch_.wait = wait;
+  return dispatch_receive(args);
+}
+
+bool CudaBackend::combine_by_steps(const CombineArgs& args) {
+  const bool wait = std::exchange(launch_.wait, false);
+  combine_send(args);
+  combine_headers(args);
+  launch_.wait = wait;
+  return combine_receive(args);
+}
+
+bool CudaBackend::dispatch(const DispatchArgs& args) {
+  if (decodes(args.call)) {
+    if (args.makes_plan) plan(args.call.ctx.topo, args.plan);
+    return decode_whole(args);
+  }
+  if (launch_.workers != Workers::grid || !has_pump(args)) return dispatch_by_steps(args);
+  if (args.makes_plan && plan_shared_bytes(args.call.ctx.topo) > most_shared_bytes_) {
+    plan(args.call.ctx.topo, args.plan);
+    DispatchArgs planned = args;
+    planned.makes_plan = false;
+    return dispatch(planned);
+  }
+  WholeShape shape = shape_of(args);
+  Site site = begin_step();
+  void* arguments[] = {const_cast<DirectPort*>(&port_), const_cast<DispatchArgs*>(&args), &site, &shape.movers};
+  return run_shot(whole_shot(shape, arguments), site, args.call);
+}
+
+bool CudaBackend::combine(const CombineArgs& args) {
+  if (decodes(args.call)) return decode_whole(args);
+  if (launch_.workers != Workers::grid || !has_pump(args)) return combine_by_steps(args);
+  WholeShape shape{
+      .kernel = whole_kernels().combine, .movers = most_movers(), .shared_bytes = static_cast<int>(sizeof(PumpBoard))};
+  Site site = begin_step();
+  void* arguments[] = {const_cast<DirectPort*>(&port_), const_cast<CombineArgs*>(&args), &site, &shape.movers};
+  return run_shot(whole_shot(shape, arguments), site, args.call);
+}
+
+PumpState CudaBackend::look_at_pump() {
+  PumpState state;
+  read(&state, pump_.get(), sizeof state);
+  return state;
+}
+
+void CudaBackend::tune(int senders) {
+  const int32_t wanted = senders;
+  write(&static_cast<PumpState*>(pump_.get())->senders, &wanted, sizeof wanted);
+}
+
+}  // namespace heddle

@@ -1,0 +1,218 @@
+// How a worker of the dispatch pump moves a row: begun, then handed on, to its receiver or to the output. Two ways:
+//   DispatchLanes  the lanes carry the row in registers when it is handed on; for any row
+//   DispatchBelt   bulk copies carry it through block memory, where a stage holds it as its slot does, staged
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/pump.hpp"
+#include "cuda/row_belt.hpp"
+#include "protocol/dispatch.hpp"
+
+namespace heddle {
+
+/// In the memory of a block; the belts lie behind it.
+struct alignas(kBeltAlign) DispatchBoard {
+  static constexpr int kNearRows = 1024;
+
+  PumpBoard pump;
+  Carve carves[2];  // staged, in place
+  int32_t expert_row[kNearRows];
+
+  /// The route's table of first rows, if it fits here; null: it does not, or there is none.
+  HEDDLE_HD static int num_near_rows(const DispatchArgs& args) {
+    const Topology& topo = args.call.ctx.topo;
+    const int rows = is_grouped(args.call.shape) ? topo.num_local(topo.rank) * topo.world : 0;
+    return rows <= kNearRows ? rows : 0;
+  }
+  HEDDLE_HD const int32_t* near_rows(const DispatchArgs& args) const {
+    return num_near_rows(args) > 0 ? expert_row : nullptr;
+  }
+};
+
+/// A row that has begun.
+struct Ride {
+  Seat seat;
+  int peer = 0;             // its receiver, or its source
+  uint32_t place = 0;       // in the round
+  int64_t number = 0;       // on its way out: of the pair's slots; in: of all received rows
+  int32_t token = -1;       // of this rank's batch; -1: the row lies in a slot
+  bool direct = false;
+};
+
+template <class Coop, class Port>
+class DispatchLanes {
+ public:
+  static constexpr bool kPostsLate = false;  // what was handed out may be announced at once
+
+  HEDDLE_HD DispatchLanes(const Coop& coop, Port& port, const DispatchArgs& args, const DispatchBoard* board, int, int)
+      : coop_(coop), port_(port), a_(args), expert_row_(board->near_rows(args)) {}
+
+  HEDDLE_HD void open() {}
+  HEDDLE_HD void begin_batch_row(Ride&) {}
+  HEDDLE_HD void begin_slot(Ride&, const std::byte*, const Carve&) {}
+
+  HEDDLE_HD void hand_out(const Ride& ride, const Carve& carve, int64_t base, bool) {
+    store_row(coop_, port_, a_, carve,
+              {.peer = ride.peer,
+               .base = base,
+               .place = ride.place,
+               .slot_number = ride.number,
+               .token = ride.token,
+               .direct = ride.direct});
+  }
+
+  HEDDLE_HD void hand_in(const Ride& ride, const std::byte* slot, const Carve& carve, bool) {
+    const ArrivedRow row = ride.token >= 0 ? ArrivedRow::in_batch(a_, ride.token)
+                                           : ArrivedRow::in_slot(slot, carve.slot, ride.direct);
+    RowReader{.args = a_, .source = ride.peer, .row = row, .expert_row = expert_row_}.place(coop_, ride.number);
+  }
+
+  HEDDLE_HD void finish() {}
+
+ private:
+  const Coop& coop_;
+  Port& port_;
+  const DispatchArgs& a_;
+  const int32_t* expert_row_;
+};
+
+HEDDLE_HD inline BeltShape belt_of(const DispatchArgs& args) { return BeltShape::of(Slot::of(args.call.shape).stride); }
+
+/// Whether rows may go by bulk copies. For the host.
+HEDDLE_HD inline bool can_ride(const DispatchArgs& args) {
+  const auto is_whole = [](int64_t bytes) { return bytes % 16 == 0; };
+  const auto is_aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
+  const int64_t bytes = args.call.shape.payload_bytes;
+  return args.call.shape.quantise == Quantise::none && bytes > 0 && is_whole(bytes) &&
+         is_whole(args.batch.x_stride) && is_aligned(args.batch.x) && is_aligned(args.out.x);
+}
+
+template <class Coop, class Port>
+class DispatchBelt {
+ public:
+  static constexpr bool kPostsLate = true;  // once the next one has been handed out, or after finish()
+
+  HEDDLE_HD DispatchBelt(const Coop& coop, Port& port, const DispatchArgs& args, DispatchBoard* board, int worker,
+                         int workers)
+      : coop_(coop), port_(port), a_(args), expert_row_(board->near_rows(args)), slot_(Slot::of(args.call.shape)),
+        belt_(coop, reinterpret_cast<std::byte*>(board + 1), belt_of(args), worker, workers) {}
+
+  HEDDLE_HD void open() { belt_.open(); }
+
+  HEDDLE_HD void begin_batch_row(Ride& ride) {
+    ride.seat = belt_.next();
+    std::byte* at = belt_.at(ride.seat);
+    const BatchView& batch = a_.batch;
+    const int64_t topk = a_.call.shape.topk;
+    const int64_t first = ride.token * topk;
+    if (coop_.lane() == 0) {
+      bulk::load(belt_.gate(ride.seat), at, batch.x + ride.token * batch.x_stride, payload_bytes());
+      *word(at, slot_.token) = ride.token;
+    }
+    for (int64_t i = coop_.lane(); i < a_.call.shape.scale_words; i += coop_.lanes()) {
+      bulk::copy_word(word(at, slot_.scales) + i,
+                      batch.scales + ride.token * batch.scale_row_stride + i * batch.scale_col_stride);
+    }
+    for (int64_t k = coop_.lane(); k < topk; k += coop_.lanes()) {
+      bulk::copy_word(word(at, slot_.ids) + k, a_.plan.ids + first + k);
+      bulk::copy_word(word(at, slot_.ordinals) + k, a_.plan.ordinals + first + k);
+      if (batch.weights == nullptr) word(at, slot_.weights)[k] = 0;
+      else bulk::copy_word(word(at, slot_.weights) + k, batch.weights + first + k);
+    }
+    bulk::commit_words();
+  }
+
+  HEDDLE_HD void begin_slot(Ride& ride, const std::byte* slot, const Carve& carve) {
+    ride.seat = belt_.next();
+    if (coop_.lane() == 0) {
+      std::byte* at = belt_.at(ride.seat);
+      bulk::fence();  // after the wait for the row
+      bulk::load(belt_.gate(ride.seat), ride.direct ? at + payload_bytes() : at, slot,
+                 static_cast<uint32_t>(carve.range.stride));
+    }
+    bulk::commit_words();
+  }
+
+  /// `others`: a later row has begun.
+  HEDDLE_HD void hand_out(const Ride& ride, const Carve& carve, int64_t base, bool others) {
+    wait(ride.seat, others);
+    bulk::fence();
+    coop_.worker_sync();
+    if (coop_.lane() != 0) return;
+    const std::byte* at = belt_.at(ride.seat);
+    const auto stride = static_cast<uint32_t>(carve.range.stride);
+    const Target slot{.peer = ride.peer, .offset = base + carve.range.slot(ride.place)};
+    if (ride.direct) {
+      const Target target = direct_target(port_, a_, ride.peer, ride.number, ride.token);
+      bulk::store(port_.stage(target, payload_bytes()), at, payload_bytes());
+      at += payload_bytes();
+    }
+    bulk::store(port_.stage(slot, stride), at, stride);
+    bulk::commit();
+    bulk::wait_stores_but_one();
+  }
+
+  HEDDLE_HD void hand_in(const Ride& ride, const std::byte*, const Carve&, bool others) {
+    wait(ride.seat, others);
+    const ArrivedRow row = ArrivedRow::in_slot(belt_.at(ride.seat), slot_, ride.direct);
+    const RowReader reader{.args = a_, .source = ride.peer, .row = row, .expert_row = expert_row_};
+    reader.place(coop_, ride.number, [&](int count, const std::byte* from, size_t, const auto& to) {
+      place_payload(ride, count, from, to);
+    });
+    if (coop_.lane() != 0) return;
+    bulk::commit();
+    bulk::wait_reads_but_one();
+  }
+
+  /// All that was handed on has been stored.
+  HEDDLE_HD void finish() {
+    if (coop_.lane() == 0) bulk::wait_stores();
+    coop_.worker_sync();
+  }
+
+ private:
+  HEDDLE_HD uint32_t payload_bytes() const { return static_cast<uint32_t>(a_.call.shape.payload_bytes); }
+  HEDDLE_HD static int32_t* word(std::byte* at, int64_t offset) { return reinterpret_cast<int32_t*>(at + offset); }
+
+  /// All lanes ask for the same `to` together. `from`: where the payload of a row in place lies.
+  template <class To>
+  HEDDLE_HD void place_payload(const Ride& ride, int count, const std::byte* from, const To& to) {
+    bool here = !ride.direct;
+    for (int k = 0; k < count; ++k) {
+      void* at = to(k);
+      if (at == nullptr) continue;
+      if (!here) fetch(ride, from);
+      here = true;
+      if (coop_.lane() == 0) bulk::store(at, belt_.at(ride.seat), payload_bytes());
+    }
+  }
+
+  HEDDLE_HD void fetch(const Ride& ride, const std::byte* from) {
+    const Seat seat = belt_.again(ride.seat);
+    if (coop_.lane() == 0) bulk::load(belt_.gate(seat), belt_.at(seat), from, payload_bytes());
+    wait(seat, true);
+  }
+
+  /// What this rank asked its own GPU for, and no peer: only a defect could make it late.
+  HEDDLE_HD void wait(const Seat& seat, bool others) const {
+    uint64_t deadline = 0;  // from the first look on that found nothing
+    const auto is_late = [&] {
+      if (deadline == 0) deadline = port_.now() + a_.call.ctx.timeout_ns;
+      return port_.now() > deadline;
+    };
+    if (belt_.wait(seat, others, is_late)) return;
+    claim_fault(a_.call.ctx, {.code = FaultCode::timeout, .awaited = Awaited::rows, .kind = Kind::dispatch,
+                              .peer = a_.call.ctx.topo.rank, .seq = a_.call.state->seq,
+                              .hash = a_.call.shape.hash()});
+  }
+
+  const Coop& coop_;
+  Port& port_;
+  const DispatchArgs& a_;
+  const int32_t* expert_row_;
+  Slot slot_;
+  RowBelt<Coop> belt_;
+};
+
+}  // namespace heddle

@@ -1,0 +1,95 @@
+// A worker's stages in block memory, by which rows pass from one place to another while no register holds them: the loads of
+// a row run while the one before is handed on, and the stores of that one while the next is waited for. At most one row has
+// been begun and not handed on when another begins.
+#pragma once
+
+#include <cstdint>
+
+#include "base/math.hpp"
+#include "device/bulk.hpp"
+
+namespace heddle {
+
+inline constexpr int kBeltStages = 3;  // one loads, one is handed on, one is being stored
+inline constexpr int64_t kBeltAlign = 128;
+
+/// Memory of a block's belts: gates [workers][kBeltStages], then stages.
+struct BeltShape {
+  int64_t stage_bytes = 0;
+
+  HEDDLE_HD static BeltShape of(int64_t row_bytes) { return {round_up(row_bytes, kBeltAlign)}; }
+  HEDDLE_HD int64_t gate_bytes(int workers) const {
+    return round_up(int64_t{workers} * kBeltStages * int64_t{sizeof(BulkGate)}, kBeltAlign);
+  }
+  HEDDLE_HD int64_t bytes(int workers) const {
+    return gate_bytes(workers) + int64_t{workers} * kBeltStages * stage_bytes;
+  }
+  /// How many workers a block of so much memory has room for.
+  HEDDLE_HD int workers_in(int64_t bytes) const {
+    const int64_t each = kBeltStages * (stage_bytes + int64_t{sizeof(BulkGate)});
+    return bytes < kBeltAlign ? 0 : static_cast<int>((bytes - kBeltAlign) / each);
+  }
+};
+
+/// A row's place on the belt.
+struct Seat {
+  int stage = 0;
+  uint32_t turn = 0;
+};
+
+template <class Coop>
+class RowBelt {
+ public:
+  /// `memory` is the block's, aligned to kBeltAlign.
+  HEDDLE_HD RowBelt(const Coop& coop, std::byte* memory, const BeltShape& shape, int worker, int workers)
+      : coop_(coop), gates_(reinterpret_cast<BulkGate*>(memory) + worker * kBeltStages),
+        stages_(memory + shape.gate_bytes(workers) + int64_t{worker} * kBeltStages * shape.stage_bytes),
+        stage_bytes_(static_cast<int>(shape.stage_bytes)) {}
+
+  /// Once a launch, by all lanes of the worker; then the block meets.
+  HEDDLE_HD void open() const {
+    if (coop_.lane() != 0) return;
+    for (int stage = 0; stage < kBeltStages; ++stage) bulk::open_gate(gates_ + stage);
+    bulk::fence();
+  }
+
+  HEDDLE_HD std::byte* at(const Seat& seat) const { return stages_ + seat.stage * stage_bytes_; }
+  HEDDLE_HD BulkGate* gate(const Seat& seat) const { return gates_ + seat.stage; }
+
+  /// For a row that begins; exactly one load of it goes by the gate.
+  HEDDLE_HD Seat next() {
+    const Seat seat = take(stage_);
+    stage_ = stage_ + 1 == kBeltStages ? 0 : stage_ + 1;
+    return seat;
+  }
+  /// For a second load of the same row, after the first was waited for.
+  HEDDLE_HD Seat again(const Seat& seat) { return take(seat.stage); }
+
+  /// Until the row's loads are there: those of all lanes. `others`: the words of a later row are on their way, too. False:
+  /// it is late.
+  template <class IsLate>
+  HEDDLE_HD bool wait(const Seat& seat, bool others, const IsLate& is_late) const {
+    if (others) bulk::wait_words_but_one();
+    else bulk::wait_words();
+    bool here = bulk::is_open(gate(seat), seat.turn);
+    while (!here && !is_late()) here = bulk::is_open(gate(seat), seat.turn);
+    coop_.worker_sync();
+    return here;
+  }
+
+ private:
+  HEDDLE_HD Seat take(int stage) {
+    const uint32_t turn = turns_ >> stage & 1;
+    turns_ ^= 1u << stage;
+    return {stage, turn};
+  }
+
+  const Coop& coop_;
+  BulkGate* gates_;
+  std::byte* stages_;
+  int stage_bytes_;
+  int stage_ = 0;
+  uint32_t turns_ = 0;
+};
+
+}  // namespace heddle

@@ -1,0 +1,69 @@
+// Rows that pass through a block's memory by bulk copies: one lane asks for many bytes, and no register holds them. On a
+// GPU of compute capability 9.0 and later; elsewhere has_bulk() is false and these functions are for tests.
+//   lane 0   load() into block memory, counted by a gate; store() from there; commit() ends a group of stores
+//   lanes    copy_word() single words into block memory; commit_words() ends a group of them
+// Addresses and lengths of load() and store() are multiples of 16.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "base/macros.hpp"
+
+#ifdef __CUDACC__
+#include "device/bulk.cuh"
+#endif
+
+namespace heddle {
+
+/// Opens when the bytes that were asked for are there. In block memory.
+struct BulkGate {
+  uint64_t word = 0;
+};
+
+namespace bulk {
+
+#if HEDDLE_ON_DEVICE && __CUDA_ARCH__ >= 900
+
+HEDDLE_HD inline void open_gate(BulkGate* gate) { gate_init(&gate->word); }
+HEDDLE_HD inline void load(BulkGate* gate, void* to, const void* from, uint32_t bytes) {
+  gate_expect(&gate->word, bytes);
+  load_bulk(to, from, bytes, &gate->word);
+}
+/// All lanes: whether the gate has opened for the `turn`-th time, 0 or 1, of every other.
+HEDDLE_HD inline bool is_open(const BulkGate* gate, uint32_t turn) { return gate_passed(&gate->word, turn); }
+HEDDLE_HD inline void store(void* to, const void* from, uint32_t bytes) { store_bulk(to, from, bytes); }
+HEDDLE_HD inline void commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// All stores, or all but those of the last group, have been made; reads: have been read from block memory.
+HEDDLE_HD inline void wait_stores_but_one() { asm volatile("cp.async.bulk.wait_group 1;" ::: "memory"); }
+HEDDLE_HD inline void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+HEDDLE_HD inline void wait_reads_but_one() { asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory"); }
+/// What lanes have stored into block memory, a store() shall see; and what has been acquired, a load().
+HEDDLE_HD inline void fence() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
+HEDDLE_HD inline void copy_word(void* to, const void* from) { word_async(to, from); }
+HEDDLE_HD inline void commit_words() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+HEDDLE_HD inline void wait_words_but_one() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
+HEDDLE_HD inline void wait_words() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+
+#else
+
+HEDDLE_HD inline void open_gate(BulkGate*) {}
+HEDDLE_HD inline void load(BulkGate*, void* to, const void* from, uint32_t bytes) { memcpy(to, from, bytes); }
+HEDDLE_HD inline bool is_open(const BulkGate*, uint32_t) { return true; }
+HEDDLE_HD inline void store(void* to, const void* from, uint32_t bytes) { memcpy(to, from, bytes); }
+HEDDLE_HD inline void commit() {}
+HEDDLE_HD inline void wait_stores_but_one() {}
+HEDDLE_HD inline void wait_stores() {}
+HEDDLE_HD inline void wait_reads_but_one() {}
+HEDDLE_HD inline void fence() {}
+HEDDLE_HD inline void copy_word(void* to, const void* from) { memcpy(to, from, sizeof(uint32_t)); }
+HEDDLE_HD inline void commit_words() {}
+HEDDLE_HD inline void wait_words_but_one() {}
+HEDDLE_HD inline void wait_words() {}
+
+#endif
+
+}  // namespace bulk
+}  // namespace heddle
