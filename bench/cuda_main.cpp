@@ -115,7 +115,7 @@ class RankBench {
     ranks_.meet();
   }
 
-  /// Where the time of the last whole call went, in us from its start, as block 0 saw it.
+  /// Where the time of the last whole call went, in us from its start, as the last block saw it.
   std::string moments(CudaBackend& backend) const {
     const PumpState state = backend.look_at_pump();
     const auto at = [&](Moment moment) {

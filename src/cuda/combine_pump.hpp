@@ -1,4 +1,4 @@
-// A whole combine in one launch: block 0 opens the lane and meets the peers by the steps of protocol/, all blocks move
+// A whole combine in one launch: the last block opens the lane and meets the peers by the steps of protocol/, all blocks move
 // results by the contract of protocol/combine_rounds.hpp, in pieces, each summed as soon as all ranks' pieces are
 // there. Leaves what Combine leaves.
 #pragma once

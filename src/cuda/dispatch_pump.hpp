@@ -1,4 +1,4 @@
-// A whole dispatch in one launch: block 0 opens the lane and meets the peers by the steps of protocol/, all blocks move
+// A whole dispatch in one launch: the last block opens the lane and meets the peers by the steps of protocol/, all blocks move
 // rows by the contract of protocol/dispatch_rounds.hpp, each row as soon as it may be. Leaves what Dispatch leaves.
 #pragma once
 

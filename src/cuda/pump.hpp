@@ -91,7 +91,7 @@ HEDDLE_HD void add_rows(const Coop& coop, Port& port, const Call& call, const Ro
   }
 }
 
-/// What block 0 is about to read, one place after the other.
+/// What the block that meets the peers is about to read, one place after the other.
 template <class Own>
 HEDDLE_HD void prefetch_call(const Own& own, const std::byte* window, const Call& call) {
   prefetch(own, call.ctx.ledger, sizeof(Ledger));
@@ -183,11 +183,11 @@ class Pump {
     return length < 1 ? 1 : length > kMostOfRun ? kMostOfRun : length;
   }
 
-  /// Until block 0 has read the headers. False: the call has ended in a fault.
+  /// Until the last block has read the headers. False: the call has ended in a fault.
   HEDDLE_HD bool await_ready() const {
     uint64_t stage = 0;
     if (coop_.lane() == 0) {
-      const uint64_t deadline = port_.now() + 3 * call_.ctx.timeout_ns;  // block 0 waits for credits, headers, offers
+      const uint64_t deadline = port_.now() + 3 * call_.ctx.timeout_ns;  // the last block waits for credits, headers, offers
       for (int attempt = 0; (stage = load_acquire(&state_->stage)) == 0 && port_.now() < deadline; ++attempt) {
         port_.relax(attempt);
       }

@@ -10,12 +10,12 @@
 
 namespace heddle {
 
-/// How far block 0, which meets the peers, has come.
+/// How far the last block, which meets the peers, has come.
 enum class Stage : uint64_t { opening = 0, ready = 1, broken = 2 };
 
 enum class Queue { send, own, receive };
 
-/// Moments of block 0, for benchmarks.
+/// Moments of the last block, for benchmarks.
 enum class Moment { start, opened, laid_out, sent, received, met, closed };
 inline constexpr int kMoments = 7;
 
