@@ -106,17 +106,20 @@ class Desk {
     Patience patience(patience_ns_);  // workers wait for the GPU's own memory only
     for (int attempt = 0;; ++attempt) {
       // Looked at before the mailboxes: nothing comes after.
-      const bool last = tell(coop_.lane() == 0 ? load_block(&board_->working) : 0) == 0;
+      const bool last = tell(coop_.lane() == 0 && goes_on(attempt, patience)) == 0;
       bool found = false;
       for (int box = coop_.lane(); box < kMostWorkers * kMailboxes; box += kAtOnce * coop_.lanes()) found |= empty(box);
       if (last) return;
-      if (found) continue;
-      if (tell(coop_.lane() == 0 && patience.is_over(attempt, [&] { return port_.now(); })) != 0) return;
-      port_.relax(attempt);
+      if (!found) port_.relax(attempt);
     }
   }
 
  private:
+  /// By one lane: workers may still post, and there is time.
+  HEDDLE_HD bool goes_on(int attempt, Patience& patience) const {
+    return load_block(&board_->working) != 0 && !patience.is_over(attempt, [&] { return port_.now(); });
+  }
+
   static constexpr int kAtOnce = 4;
 
   /// Mailboxes box, box + lanes, ...: all that is in them after one release.
