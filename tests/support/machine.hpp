@@ -31,6 +31,7 @@ struct MachineOptions {
   std::chrono::nanoseconds timeout = std::chrono::seconds(20);
   bool tags = false;   // see Context
   bool words = false;  // the windows have self-announcing words
+  bool fills = true;   // memory starts out filled, so that what a step must not touch shows; benchmarks do without
 };
 
 /// Collective over ranks that are threads.

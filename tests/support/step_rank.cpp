@@ -1,118 +1,32 @@
 #include "support/step_rank.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/math.hpp"
-#include "device/quantise_args.hpp"
 #include "protocol/call.hpp"
 #include "support/dice.hpp"
 
 namespace heddle::testing {
-namespace {
-
-Shape dispatch_shape(const spec::World& world, const DispatchCase& wanted) {
-  const bool quantises = wanted.quantise != Quantise::none;
-  Shape shape;
-  shape.kind = Kind::dispatch;
-  shape.layout = wanted.layout;
-  shape.quantise = wanted.quantise;
-  shape.dtype = wanted.dtype;
-  shape.wire = wire_dtype(wanted.dtype, wanted.quantise);
-  shape.split = wanted.split;
-  shape.payload_bytes = static_cast<int32_t>(row_bytes(world.hidden, wanted.dtype, wanted.quantise));
-  shape.scale_words =
-      static_cast<int32_t>(quantises ? num_scale_words(world.hidden, wanted.quantise) : world.scale_words);
-  shape.topk = world.topk;
-  shape.experts = world.experts;
-  shape.alignment = wanted.alignment;
-  shape.max_tokens = wanted.max_tokens;
-  return shape;
-}
-
-Shape combine_shape(const spec::World& world, const DispatchCase& dispatched, const CombineCase& wanted) {
-  Shape shape = dispatch_shape(world, dispatched);
-  shape.kind = Kind::combine;
-  shape.quantise = Quantise::none;
-  shape.weights = wanted.weights;
-  shape.dtype = DType::bf16;
-  shape.wire = wanted.wire;
-  shape.split = wanted.split;
-  shape.row_weights = wanted.row_weights;
-  shape.payload_bytes = static_cast<int32_t>(world.hidden * static_cast<int64_t>(size_of(wanted.wire)));
-  shape.scale_words = 0;
-  return shape;
-}
-
-}  // namespace
-
-size_t window_for(const spec::World& world, const DispatchCase& wanted, int64_t slots) {
-  const Shape shape = dispatch_shape(world, wanted);
-  const int64_t table = table_bytes(shape, world.ranks);
-  const int64_t head = Range::of(int64_t{1} << 40, table, 0).slots;
-  return static_cast<size_t>(window_bytes_for(world.ranks, head + slots * Slot::of(shape).stride));
-}
-
 StepRank::StepRank(Machine& machine, const spec::World& world, const Topology& topo, const MachineOptions& options)
-    : machine_(machine), world_(world), batch_(world.batches[static_cast<size_t>(topo.rank)]), topo_(topo) {
+    : machine_(machine), world_(world), batch_(world.batches[static_cast<size_t>(topo.rank)]), topo_(topo),
+      memory_(machine, options.fills) {
   ctx_ = {.topo = topo, .window = Window(topo.world, static_cast<int64_t>(options.window_bytes), options.words),
-          .ledger = take<Ledger>(1, 0), .timeout_ns = static_cast<uint64_t>(options.timeout.count()), .in_place = machine.has_heap(), .tags = options.tags};
+          .ledger = memory_.take<Ledger>(1, 0), .timeout_ns = static_cast<uint64_t>(options.timeout.count()), .in_place = machine.has_heap(), .tags = options.tags};
 }
 
-template <class T>
-T* StepRank::take(int64_t count, uint8_t fill) {
-  const size_t bytes = static_cast<size_t>(count) * sizeof(T);
-  blocks_.push_back(machine_.backend().allocate(bytes));
-  if (fill != 0 && bytes > 0) machine_.write(blocks_.back().get(), TableBytes(bytes, fill).data(), bytes);
-  return static_cast<T*>(blocks_.back().get());
-}
-
-template <class T>
-T* StepRank::upload(const std::vector<T>& values) {
-  T* data = take<T>(static_cast<int64_t>(values.size()));
-  if (!values.empty()) machine_.write(data, values.data(), values.size() * sizeof(T));
-  return data;
-}
-
-Tables StepRank::dump(const std::vector<Table>& tables) {
-  Tables read;
-  for (const Table& table : tables) {
-    if (table.data == nullptr) continue;
-    TableBytes& bytes = read[table.name];
-    bytes.resize(table.bytes);
-    if (table.bytes > 0) machine_.read(bytes.data(), table.data, table.bytes);
-  }
-  return read;
-}
-
-int32_t StepRank::number_at(const int32_t* word) {
-  int32_t number = 0;
-  machine_.read(&number, word, sizeof number);
-  return number;
-}
-
-Ledger StepRank::ledger() {
-  Ledger ledger;
-  machine_.read(&ledger, ctx_.ledger, sizeof ledger);
-  return ledger;
-}
-
-CallState StepRank::state() {
-  CallState state;
-  machine_.read(&state, dispatch_.call.state, sizeof state);
-  return state;
-}
+Ledger StepRank::ledger() { return memory_.at(ctx_.ledger); }
+CallState StepRank::state() { return memory_.at(dispatch_.call.state); }
 
 void StepRank::take_plan() {
   const int64_t tokens = batch_.tokens;
   const int64_t pairs = tokens * world_.topk;
   const bool by_map = world_.topk == 0;
-  plan_ = {.tokens = batch_.tokens, .topk = world_.topk, .ids = upload(batch_.ids), .ordinals = take<int32_t>(pairs),
-           .in_rank = by_map ? upload(batch_.rank_map) : take<uint8_t>(tokens * topo_.world),
-           .per_rank = take<int32_t>(topo_.world), .send_offset = take<int32_t>(topo_.world + 1),
-           .send_tokens = take<int32_t>(tokens * topo_.world), .pairs = take<int32_t>(topo_.experts),
-           .rows = take<int32_t>(topo_.experts),
-           .scratch = take<int32_t>(plan_scratch_words(topo_, machine_.backend().plan_lanes()))};
+  plan_ = {.tokens = batch_.tokens, .topk = world_.topk, .ids = memory_.upload(batch_.ids), .ordinals = memory_.take<int32_t>(pairs),
+           .in_rank = by_map ? memory_.upload(batch_.rank_map) : memory_.take<uint8_t>(tokens * topo_.world),
+           .per_rank = memory_.take<int32_t>(topo_.world), .send_offset = memory_.take<int32_t>(topo_.world + 1),
+           .send_tokens = memory_.take<int32_t>(tokens * topo_.world), .pairs = memory_.take<int32_t>(topo_.experts),
+           .rows = memory_.take<int32_t>(topo_.experts),
+           .scratch = memory_.take<int32_t>(plan_scratch_words(topo_, machine_.backend().plan_lanes()))};
 }
 
 Tables StepRank::plan() {
@@ -124,8 +38,8 @@ Tables StepRank::plan() {
 Tables StepRank::planned() {
   const int64_t pairs = int64_t{batch_.tokens} * world_.topk;
   const auto words = [](int64_t count) { return static_cast<size_t>(count) * sizeof(int32_t); };
-  const auto sends = number_at(plan_.send_offset + topo_.world);
-  return dump({{"ids", plan_.ids, words(pairs)},
+  const auto sends = memory_.at(plan_.send_offset + topo_.world);
+  return memory_.dump({{"ids", plan_.ids, words(pairs)},
                {"ordinals", plan_.ordinals, words(pairs)},
                {"in_rank", plan_.in_rank, static_cast<size_t>(int64_t{batch_.tokens} * topo_.world)},
                {"per_rank", plan_.per_rank, words(topo_.world)},
@@ -148,16 +62,16 @@ int64_t StepRank::worst_rows() const {
 void StepRank::take_route() {
   const int64_t local = topo_.num_local(topo_.rank);
   RouteView& route = dispatch_.route;
-  route.recv_offset = take<int32_t>(topo_.world + 1);
-  route.source_tokens = take<int32_t>(topo_.world);
-  route.status = take<uint8_t>(topo_.world);
-  route.send_row = take<int32_t>(std::max(topo_.world, topo_.experts));
-  dispatch_.out.counts = take<int32_t>(local);
-  dispatch_.out.num_dropped = take<int64_t>(1);
+  route.recv_offset = memory_.take<int32_t>(topo_.world + 1);
+  route.source_tokens = memory_.take<int32_t>(topo_.world);
+  route.status = memory_.take<uint8_t>(topo_.world);
+  route.send_row = memory_.take<int32_t>(std::max(topo_.world, topo_.experts));
+  dispatch_.out.counts = memory_.take<int32_t>(local);
+  dispatch_.out.num_dropped = memory_.take<int64_t>(1);
   if (dispatch_case_.layout == Layout::token_major) return;
-  route.expert_row = take<int32_t>(local * topo_.world);
-  dispatch_.out.expert_offsets = take<int64_t>(local + 1);
-  if (dispatch_case_.layout == Layout::slab) dispatch_.out.layout_range = take<int64_t>(local * topo_.world);
+  route.expert_row = memory_.take<int32_t>(local * topo_.world);
+  dispatch_.out.expert_offsets = memory_.take<int64_t>(local + 1);
+  if (dispatch_case_.layout == Layout::slab) dispatch_.out.layout_range = memory_.take<int64_t>(local * topo_.world);
 }
 
 void StepRank::take_outputs() {
@@ -167,19 +81,19 @@ void StepRank::take_outputs() {
   RouteView& route = dispatch_.route;
   OutputView& out = dispatch_.out;
   route.capacity = received_;
-  route.recv_token = take<int32_t>(received_);
-  route.recv_ids = take<int32_t>(received_ * topk);
-  route.recv_weights = take<float>(received_ * topk);
-  if (!token_major) route.row_of = take<int32_t>(received_ * topk);
+  route.recv_token = memory_.take<int32_t>(received_);
+  route.recv_ids = memory_.take<int32_t>(received_ * topk);
+  route.recv_weights = memory_.take<float>(received_ * topk);
+  if (!token_major) route.row_of = memory_.take<int32_t>(received_ * topk);
   out.rows = rows_;
   out.zero_padding = dispatch_case_.zero_padding;
   out.x = take_rows(rows_ * shape.payload_bytes);
   take_scales();
-  if (token_major && topk > 0) out.ids = take<int32_t>(rows_ * topk);
-  if (token_major && topk > 0) out.weights = take<float>(rows_ * topk);
-  if (!token_major) out.row_weights = take<float>(rows_);
-  out.row_source = take<int32_t>(rows_);
-  out.row_token = take<int32_t>(rows_);
+  if (token_major && topk > 0) out.ids = memory_.take<int32_t>(rows_ * topk);
+  if (token_major && topk > 0) out.weights = memory_.take<float>(rows_ * topk);
+  if (!token_major) out.row_weights = memory_.take<float>(rows_);
+  out.row_source = memory_.take<int32_t>(rows_);
+  out.row_token = memory_.take<int32_t>(rows_);
 }
 
 void StepRank::take_scales() {
@@ -194,14 +108,14 @@ void StepRank::take_scales() {
                    : ScaleView::by_rows(words);
   const int64_t groups = group > 0 ? rows_ / group : 0;
   scale_words_ = tiles || is_slab ? groups * view.group_stride : rows_ * words;
-  view.words = take<uint32_t>(scale_words_);
+  view.words = memory_.take<uint32_t>(scale_words_);
 }
 
 /// In the heap if the machine has one, which the call then offers.
 std::byte* StepRank::take_rows(int64_t bytes) {
   std::byte* heap = machine_.heap(bytes);
-  if (heap == nullptr) return take<std::byte>(bytes);
-  machine_.write(heap, TableBytes(static_cast<size_t>(bytes), kFill).data(), static_cast<size_t>(bytes));
+  if (heap == nullptr) return memory_.take<std::byte>(bytes);
+  memory_.fill(heap, static_cast<size_t>(bytes));
   dispatch_.offer = {.is_set = true};
   return heap;
 }
@@ -220,13 +134,13 @@ bool StepRank::whole_dispatch(const DispatchCase& wanted, bool makes_plan) {
 void StepRank::prepare_dispatch(const DispatchCase& wanted) {
   dispatch_case_ = wanted;
   dispatch_ = {};
-  dispatch_.call = {.ctx = ctx_, .shape = dispatch_shape(world_, wanted), .state = take<CallState>(1, 0), .refusal = {}};
+  dispatch_.call = {.ctx = ctx_, .shape = dispatch_shape(world_, wanted), .state = memory_.take<CallState>(1, 0), .refusal = {}};
   dispatch_.plan = plan_;
-  dispatch_.batch = {.x = upload(batch_.rows), .x_stride = world_.row_bytes,
-                     .scales = batch_.scales.empty() ? nullptr : upload(batch_.scales),
+  dispatch_.batch = {.x = memory_.upload(batch_.rows), .x_stride = world_.row_bytes,
+                     .scales = batch_.scales.empty() ? nullptr : memory_.upload(batch_.scales),
                      .scale_row_stride = world_.scale_words, .scale_col_stride = 1,
-                     .weights = batch_.weights.empty() ? nullptr : upload(batch_.weights),
-                     .global_scale = wanted.global_scale == 0 ? nullptr : upload(std::vector{wanted.global_scale})};
+                     .weights = batch_.weights.empty() ? nullptr : memory_.upload(batch_.weights),
+                     .global_scale = wanted.global_scale == 0 ? nullptr : memory_.upload(std::vector{wanted.global_scale})};
   take_route();
   const bool is_fixed = wanted.fixed_size || wanted.split || wanted.layout == Layout::slab;
   if (is_fixed) {
@@ -239,9 +153,9 @@ void StepRank::prepare_dispatch(const DispatchCase& wanted) {
 bool StepRank::read_headers() {
   if (!machine_.backend().dispatch_headers(dispatch_)) return false;
   if (dispatch_.out.x != nullptr) return true;
-  received_ = rows_ = number_at(dispatch_.route.recv_offset + topo_.world);
+  received_ = rows_ = memory_.at(dispatch_.route.recv_offset + topo_.world);
   if (dispatch_case_.layout != Layout::token_major) {
-    machine_.read(&rows_, dispatch_.out.expert_offsets + topo_.num_local(topo_.rank), sizeof rows_);
+    rows_ = memory_.at(dispatch_.out.expert_offsets + topo_.num_local(topo_.rank));
   }
   take_outputs();
   return true;
@@ -256,7 +170,7 @@ Tables StepRank::dispatched() {
   const auto local = static_cast<size_t>(topo_.num_local(topo_.rank));
   const auto world = static_cast<size_t>(topo_.world), topk = static_cast<size_t>(world_.topk);
   const auto n = static_cast<size_t>(received_), rows = static_cast<size_t>(rows_);
-  return dump({{"recv_offset", route.recv_offset, 4 * (world + 1)},
+  return memory_.dump({{"recv_offset", route.recv_offset, 4 * (world + 1)},
                {"source_tokens", route.source_tokens, 4 * world},
                {"status", route.status, world},
                {"recv_token", route.recv_token, 4 * n},
@@ -295,17 +209,17 @@ void StepRank::prepare_combine(const CombineCase& wanted, uint64_t seed) {
   const auto random_rows = [&](int64_t rows) {
     std::vector<bf16> values(static_cast<size_t>(rows * world_.hidden));
     for (bf16& value : values) value = to_bf16(unit() * 8 - 4);
-    return upload(values);
+    return memory_.upload(values);
   };
   const auto random_floats = [&](int64_t count) {
     std::vector<float> values(static_cast<size_t>(count));
     for (float& value : values) value = unit();
-    return upload(values);
+    return memory_.upload(values);
   };
   const int64_t row_bytes = world_.hidden * static_cast<int64_t>(sizeof(bf16));
   const bool token_major = dispatch_case_.layout == Layout::token_major;
   combine_ = {};
-  combine_.call = {.ctx = ctx_, .shape = shape, .state = take<CallState>(1, 0), .refusal = {}};
+  combine_.call = {.ctx = ctx_, .shape = shape, .state = memory_.take<CallState>(1, 0), .refusal = {}};
   combine_.hidden = world_.hidden;
   combine_.layout = dispatch_case_.layout;
   combine_.plan = plan_;
@@ -313,31 +227,37 @@ void StepRank::prepare_combine(const CombineCase& wanted, uint64_t seed) {
   combine_.experts = {.x = reinterpret_cast<const std::byte*>(random_rows(rows_)), .x_stride = row_bytes, .rows = rows_,
                       .dtype = DType::bf16};
   if (wanted.row_weights) combine_.experts.row_weights = random_floats(rows_ * (token_major ? world_.topk : 1));
-  combine_.out.x = take<std::byte>(batch_.tokens * row_bytes);
+  combine_.out.x = memory_.take<std::byte>(batch_.tokens * row_bytes);
   combine_.out.x_stride = row_bytes;
   for (int i = 0; i < wanted.biases; ++i) {
     combine_.out.bias[i] = reinterpret_cast<const std::byte*>(random_rows(batch_.tokens));
   }
   if (wanted.weights == Weights::late || wanted.weights == Weights::at_source) {
-    combine_.out.weights_in = upload(batch_.weights);
+    combine_.out.weights_in = memory_.upload(batch_.weights);
   }
-  if (wanted.row_weights) combine_.out.weights = take<float>(int64_t{batch_.tokens} * world_.topk);
-  combine_.out.status = take<uint8_t>(topo_.world);
+  if (wanted.row_weights) combine_.out.weights = memory_.take<float>(int64_t{batch_.tokens} * world_.topk);
+  combine_.out.status = memory_.take<uint8_t>(topo_.world);
 }
 
-CombineArgs StepRank::echo_args() {
+CombineArgs StepRank::echo_args(const CombineCase& wanted) {
   const int64_t row_bytes = world_.hidden * static_cast<int64_t>(sizeof(bf16));
   CombineArgs args;
-  args.call = {.ctx = ctx_, .shape = combine_shape(world_, dispatch_case_, {}), .state = take<CallState>(1, 0),
+  args.call = {.ctx = ctx_, .shape = combine_shape(world_, dispatch_case_, wanted), .state = memory_.take<CallState>(1, 0),
                .refusal = {}};
   args.hidden = world_.hidden;
   args.layout = dispatch_case_.layout;
   args.plan = plan_;
   args.route = dispatch_.route;
   args.experts = {.x = dispatch_.out.x, .x_stride = row_bytes, .rows = rows_, .dtype = DType::bf16};
-  args.out.x = take<std::byte>(batch_.tokens * row_bytes);
+  args.out.x = memory_.take<std::byte>(batch_.tokens * row_bytes);
   args.out.x_stride = row_bytes;
-  args.out.status = take<uint8_t>(topo_.world);
+  args.out.status = memory_.take<uint8_t>(topo_.world);
+  const bool token_major = dispatch_case_.layout == Layout::token_major;
+  if (wanted.row_weights) args.experts.row_weights = memory_.take<float>(rows_ * (token_major ? world_.topk : 1));
+  for (int i = 0; i < wanted.biases; ++i) args.out.bias[i] = memory_.take<std::byte>(batch_.tokens * row_bytes);
+  const bool gives_weights = wanted.weights == Weights::late || wanted.weights == Weights::at_source;
+  if (gives_weights) args.out.weights_in = memory_.upload(batch_.weights);
+  if (wanted.row_weights) args.out.weights = memory_.take<float>(int64_t{batch_.tokens} * world_.topk);
   return args;
 }
 
@@ -347,7 +267,7 @@ bool StepRank::receive_combine() {
 
 Tables StepRank::combined() {
   const auto tokens = static_cast<size_t>(batch_.tokens);
-  return dump({{"combined", combine_.out.x, tokens * static_cast<size_t>(world_.hidden) * sizeof(bf16)},
+  return memory_.dump({{"combined", combine_.out.x, tokens * static_cast<size_t>(world_.hidden) * sizeof(bf16)},
                {"combined.weights", combine_.out.weights, 4 * tokens * static_cast<size_t>(world_.topk)},
                {"combined.status", combine_.out.status, static_cast<size_t>(topo_.world)}});
 }

@@ -3,46 +3,15 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <string>
-#include <vector>
 
 #include "support/machine.hpp"
-#include "spec/world.hpp"
+#include "support/step_memory.hpp"
+#include "support/step_shapes.hpp"
 
 namespace heddle::testing {
 
-using TableBytes = std::vector<uint8_t>;
-/// By the name of a tensor.
-using Tables = std::map<std::string, TableBytes>;
-
-struct DispatchCase {
-  Layout layout = Layout::token_major;
-  Quantise quantise = Quantise::none;
-  float global_scale = 0.0f;  // of nvfp4; 0: none is given
-  ScaleLayout scale_layout = ScaleLayout::usual;
-  DType dtype = DType::bf16;  // of the rows
-  int alignment = 1;
-  int max_tokens = 0;         // needed by slabs and fixed sizes
-  bool fixed_size = false;
-  int64_t capacity = -1;      // with fixed_size: rows of the outputs; -1 = the worst case
-  bool zero_padding = false;
-  bool split = false;
-};
-
-struct CombineCase {
-  Weights weights = Weights::none;
-  DType wire = DType::bf16;
-  int biases = 0;
-  bool row_weights = false;
-  bool split = false;
-};
-
-/// The memory starts out filled with one byte, so that what a step must not touch shows.
 class StepRank {
  public:
-  static constexpr uint8_t kFill = 0x5A;
-
   StepRank(Machine&, const spec::World&, const Topology&, const MachineOptions&);
 
   // In this order; each returns what it made. `ok` of a step says whether it ended without a fault.
@@ -62,9 +31,10 @@ class StepRank {
   bool receive_combine();
   Tables combined();
 
-  /// For rounds without the host: the last dispatch, to be run again, and a combine that returns what it put out.
+  /// For rounds without the host: the last dispatch, to be run again, and a combine that returns what it put out. Biases, weights and
+  /// row weights of the combine hold any numbers.
   const DispatchArgs& dispatch_args() const { return dispatch_; }
-  CombineArgs echo_args();
+  CombineArgs echo_args(const CombineCase& = {});
 
   Ledger ledger();
   Machine& machine() { return machine_; }
@@ -73,18 +43,6 @@ class StepRank {
   CallState state();
 
  private:
-  struct Table {
-    const char* name;
-    const void* data;
-    size_t bytes;
-  };
-
-  template <class T>
-  T* take(int64_t count, uint8_t fill = kFill);
-  template <class T>
-  T* upload(const std::vector<T>& values);
-  Tables dump(const std::vector<Table>&);
-  int32_t number_at(const int32_t* word);
   void prepare_dispatch(const DispatchCase&);
   void prepare_combine(const CombineCase&, uint64_t seed);
   void take_route();
@@ -98,8 +56,8 @@ class StepRank {
   const spec::World& world_;
   const spec::Batch& batch_;
   Topology topo_;
+  StepMemory memory_;
   Context ctx_;
-  std::vector<std::shared_ptr<void>> blocks_;
   PlanView plan_;
   DispatchCase dispatch_case_;
   DispatchArgs dispatch_;
@@ -109,8 +67,5 @@ class StepRank {
   int64_t rows_ = 0;
   int64_t scale_words_ = 0;  // of all rows, and what pads them
 };
-
-/// TableBytes of a window whose ranges hold `slots` rows of a dispatch of this world (and its header tables).
-size_t window_for(const spec::World&, const DispatchCase&, int64_t slots);
 
 }  // namespace heddle::testing
