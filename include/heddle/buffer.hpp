@@ -150,8 +150,11 @@ class Buffer {
   const Topology& topology() const;
   /// With what was left to the buffer filled in: num_sms.
   const Config& config() const;
-  /// How peers reach this rank's window: heap, shared memory; on GPUs fabric, descriptor, pinned (host memory).
+  /// How peers reach this rank's window: heap, shared memory; on GPUs fabric, descriptor, pinned (host memory), or mixed:
+  /// descriptor for some and pinned for others.
   const std::string& windows() const;
+  /// The same for each rank, never mixed.
+  const std::vector<std::string>& paths() const;
 
   /// From ids [T, K], int32 or int64, -1 = none. Local. Throws Error{usage} for an id outside [-1, E).
   /// On a stream nobody waits: such an id counts as none, and the first dispatch that can know of it refuses the plan.

@@ -7,6 +7,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 namespace heddle {
 
@@ -26,10 +28,13 @@ struct Config {
   Device device{};
   /// On GPUs: host memory takes the puts even where GPUs reach one another's.
   bool pinned_windows = false;
+  /// The same for these pairs of ranks only. Pairs whose GPUs do not reach each other need not be named.
+  std::vector<std::pair<int, int>> pinned_pairs{};
   /// Most memory of outputs that peers write rows into themselves, bytes a rank, taken as outputs need it. Rows of outputs
   /// that do not fit are staged in the window, as all are with 0.
   int64_t heap_bytes = 0;
-  /// On a GPU: most multiprocessors that a call takes. 0 = all, or an equal share where ranks share the GPU.
+  /// On a GPU: most multiprocessors that a call takes. 0 = as many as gain something, of all or of an equal share where
+  /// ranks share the GPU.
   int num_sms = 0;
 };
 

@@ -52,9 +52,11 @@ class Buffer(Calls):
     device           "cpu" (also None), or where the buffer works: "cuda" (torch's current GPU, else GPU 0), "cuda:1", a
                      torch.device. Ranks may share a GPU
     pinned_windows   on GPUs: put rows into host memory, also where GPUs reach one another's
+    pinned_pairs     the same between these pairs of ranks only; those whose GPUs do not reach each other need not be named
     heap_bytes       most memory of results that other ranks write rows into themselves, bytes, taken as results need
                      it; rows of results that do not fit come through the window, as all do with 0
-    num_sms          on a GPU: most multiprocessors that a call takes; None = all, or a share of a GPU that ranks share
+    num_sms          on a GPU: most multiprocessors that a call takes; None = as many as gain something, of all or of a
+                     share of a GPU that ranks share
 
     On a GPU a call with torch tensors is enqueued on torch's current stream, as torch's own operations are. Exact sizes
     make the host wait for the other ranks' headers; with fixed_size it waits for nothing, so that a graph can hold the
@@ -77,6 +79,7 @@ class Buffer(Calls):
         threads: int = 1,
         device: Any = None,
         pinned_windows: bool = False,
+        pinned_pairs: Sequence[tuple[int, int]] = (),
         heap_bytes: int = 0,
         num_sms: int | None = None,
     ) -> None:
@@ -91,6 +94,7 @@ class Buffer(Calls):
             threads=threads,
             gpu=self._gpu,
             pinned_windows=pinned_windows,
+            pinned_pairs=[tuple(pair) for pair in pinned_pairs],
             heap_bytes=heap_bytes,
             num_sms=sms(num_sms),
         )
@@ -120,8 +124,13 @@ class Buffer(Calls):
 
     @property
     def windows(self) -> str:
-        """How peers reach this rank's window: "heap", "shared memory"; on GPUs "fabric", "descriptor", "pinned"."""
+        """How peers reach this rank's window: "heap", "shared memory"; on GPUs "fabric", "descriptor", "pinned", "mixed"."""
         return self._core.windows
+
+    @property
+    def paths(self) -> list[str]:
+        """The same for each rank; "descriptor" or "pinned" where `windows` is "mixed"."""
+        return self._core.paths
 
     @property
     def num_sms(self) -> int:

@@ -1,5 +1,6 @@
 // Buffer as python/heddle/buffer.py uses it; what users see is documented there.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -17,7 +18,7 @@ namespace {
 
 void make_config(Config* config, int experts, int max_tokens, int64_t window_bytes, double timeout,
                  bool mask_late_peers, int threads, std::optional<int> gpu, bool pinned_windows, int64_t heap_bytes,
-                 int num_sms) {
+                 int num_sms, std::vector<std::pair<int, int>> pinned_pairs) {
   new (config) Config{.experts = experts,
                       .max_tokens = max_tokens,
                       .window_bytes = window_bytes,
@@ -26,6 +27,7 @@ void make_config(Config* config, int experts, int max_tokens, int64_t window_byt
                       .threads = threads,
                       .device = gpu ? Device{DeviceKind::cuda, *gpu} : Device{},
                       .pinned_windows = pinned_windows,
+                      .pinned_pairs = std::move(pinned_pairs),
                       .heap_bytes = heap_bytes,
                       .num_sms = num_sms};
 }
@@ -81,7 +83,8 @@ void bind_buffer(nb::module_& m) {
   nb::class_<Config>(m, "Config")
       .def("__init__", &make_config, nb::kw_only(), nb::arg("experts"), nb::arg("max_tokens"), nb::arg("window_bytes"),
            nb::arg("timeout"), nb::arg("mask_late_peers"), nb::arg("threads"), nb::arg("gpu").none() = nb::none(),
-           nb::arg("pinned_windows") = false, nb::arg("heap_bytes") = 0, nb::arg("num_sms") = 0);
+           nb::arg("pinned_windows") = false, nb::arg("heap_bytes") = 0, nb::arg("num_sms") = 0,
+           nb::arg("pinned_pairs") = std::vector<std::pair<int, int>>{});
   nb::class_<HeapScope>(m, "HeapScope", "Within it, heddle_heap_malloc gives this thread memory of the buffer's heap.")
       .def("__enter__", &HeapScope::enter)
       .def("__exit__", &HeapScope::leave, nb::arg("kind").none(), nb::arg("error").none(), nb::arg("at").none());
@@ -93,6 +96,7 @@ void bind_buffer(nb::module_& m) {
       .def_prop_ro("size", [](const OwnBuffer& own) { return own.get().topology().world; })
       .def("first_expert", [](const OwnBuffer& own, int rank) { return own.get().topology().first_expert(rank); })
       .def_prop_ro("windows", [](const OwnBuffer& own) { return own.get().windows(); })
+      .def_prop_ro("paths", [](const OwnBuffer& own) { return own.get().paths(); })
       .def_prop_ro("num_sms", [](const OwnBuffer& own) { return own.get().config().num_sms; })
       .def("plan", &plan, nb::arg("ids"), nb::arg("stream").none() = nb::none(), nb::arg("num_sms") = 0)
       .def("plan_from_rank_map", &plan_from_rank_map, nb::arg("is_token_in_rank"),

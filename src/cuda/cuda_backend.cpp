@@ -252,7 +252,7 @@ const std::byte* CudaBackend::window() {
   if (parts_.windows_on_host) return parts_.windows.local();
   const CudaDevice device(parts_.device);
   check_cuda(cudaMemcpyAsync(control_.get(), parts_.windows.local(), sizeof(Cells) * static_cast<size_t>(parts_.ranks),
-                             cudaMemcpyDeviceToHost, own_stream_),
+                             cudaMemcpyDefault, own_stream_),
              "reading the control region");
   finish(own_stream_, "reading the control region");
   return control_.get();

@@ -1,5 +1,6 @@
 #include "memory/cuda_memory.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.hpp"
@@ -14,6 +15,22 @@ CUmemAllocationProp memory_of(int device, CUmemAllocationHandleType shared_by) {
   kind.requestedHandleTypes = shared_by;
   kind.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
   return kind;
+}
+
+/// Of the host's node that is nearest to the GPU.
+CUmemAllocationProp memory_near(int device) {
+  int node = -1;
+  check_cuda(cudaDeviceGetAttribute(&node, cudaDevAttrHostNumaId, device), "asking for a GPU's NUMA node");
+  CUmemAllocationProp kind = memory_of(device, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  kind.location = {.type = CU_MEM_LOCATION_TYPE_HOST_NUMA, .id = std::max(node, 0)};
+  return kind;
+}
+
+std::size_t unit_of(const CUmemAllocationProp& kind) {
+  std::size_t unit = 0;
+  check_driver(cuda_driver().granularity(&unit, &kind, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+               "asking for the granularity of memory");
+  return unit;
 }
 
 CUmemGenericAllocationHandle import_as(void* shared, CUmemAllocationHandleType type) {
@@ -36,21 +53,21 @@ struct Range {
 
 }  // namespace
 
-std::size_t CudaPhysical::unit(int device, CUmemAllocationHandleType shared_by) {
-  const CUmemAllocationProp kind = memory_of(device, shared_by);
-  std::size_t unit = 0;
-  check_driver(cuda_driver().granularity(&unit, &kind, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
-               "asking for the granularity of GPU memory");
-  return unit;
-}
+std::size_t CudaPhysical::unit(int device, CUmemAllocationHandleType shared_by) { return unit_of(memory_of(device, shared_by)); }
+std::size_t CudaPhysical::unit_on_host(int device) { return unit_of(memory_near(device)); }
 
 CudaPhysical CudaPhysical::create(std::size_t bytes, int device, CUmemAllocationHandleType shared_by) {
-  const CUmemAllocationProp kind = memory_of(device, shared_by);
-  const auto step = static_cast<int64_t>(unit(device, shared_by));
-  const auto length = static_cast<std::size_t>(round_up(static_cast<int64_t>(bytes), step));
+  return of_kind(bytes, memory_of(device, shared_by), "GPU");
+}
+
+CudaPhysical CudaPhysical::create_on_host(std::size_t bytes, int device) {
+  return of_kind(bytes, memory_near(device), "pinned host");
+}
+
+CudaPhysical CudaPhysical::of_kind(std::size_t bytes, const CUmemAllocationProp& kind, const char* name) {
+  const auto length = static_cast<std::size_t>(round_up(static_cast<int64_t>(bytes), static_cast<int64_t>(unit_of(kind))));
   CUmemGenericAllocationHandle handle = 0;
-  check_driver(in_turn(cuda_driver().create, &handle, length, &kind, 0),
-               fmt::format("making {} bytes of GPU memory", length));
+  check_driver(in_turn(cuda_driver().create, &handle, length, &kind, 0), fmt::format("making {} bytes of {} memory", length, name));
   return {handle, length};
 }
 

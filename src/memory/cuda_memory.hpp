@@ -1,4 +1,4 @@
-// Physical memory of a GPU apart from the addresses it is seen at: made here, or shared by a peer.
+// Physical memory of a GPU, or of the host for GPUs, apart from the addresses it is seen at: made here, or shared by a peer.
 #pragma once
 
 #include <array>
@@ -18,6 +18,8 @@ class CudaPhysical {
  public:
   /// `bytes` rounded up to what the device maps. Throws Error{system}.
   static CudaPhysical create(std::size_t bytes, int device, CUmemAllocationHandleType shared_by);
+  /// Pinned memory of the host near `device`, for GPUs that share no memory of theirs; shared by descriptor.
+  static CudaPhysical create_on_host(std::size_t bytes, int device);
   static CudaPhysical import(const Descriptor&, std::size_t length);
   static CudaPhysical import(const FabricHandle&, std::size_t length);
   /// What is mapped in this process already.
@@ -28,6 +30,7 @@ class CudaPhysical {
 
   /// What sizes and addresses are multiples of.
   static std::size_t unit(int device, CUmemAllocationHandleType shared_by);
+  static std::size_t unit_on_host(int device);
 
   std::size_t length() const { return length_; }
   Descriptor export_descriptor() const;
@@ -40,6 +43,7 @@ class CudaPhysical {
 
  private:
   CudaPhysical(CUmemGenericAllocationHandle handle, std::size_t length) : handle_(handle), length_(length) {}
+  static CudaPhysical of_kind(std::size_t bytes, const CUmemAllocationProp&, const char* name);
 
   CUmemGenericAllocationHandle handle_;
   std::size_t length_;

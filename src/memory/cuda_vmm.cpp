@@ -9,6 +9,7 @@
 #include "bootstrap/together.hpp"
 #include "memory/cuda_driver.hpp"
 #include "memory/cuda_memory.hpp"
+#include "memory/cuda_patchwork.hpp"
 #include "memory/cuda_pinned.hpp"
 #include "memory/handover.hpp"
 #include "memory/host_identity.hpp"
@@ -49,6 +50,7 @@ class Attempt {
 
   Windows run(CudaPath path) {
     if (path == CudaPath::pinned) return make_pinned_windows(bootstrap_, wanted_, deadline_);
+    if (path == CudaPath::mixed) return make_patchwork(bootstrap_, wanted_, deadline_);
     const bool by_fabric = path == CudaPath::fabric;
     const CudaPhysical mine = together(bootstrap_, "cuda: make own window", [&] { return make(by_fabric); });
     const Mapping own = together(bootstrap_, "cuda: map own window", [&] { return map_zeroed(mine); });
@@ -130,8 +132,35 @@ class Attempt {
 
 void say(int rank, CudaPath failed, const std::string& why) {
   if (rank != 0) return;
-  if (failed == CudaPath::fabric) log_info("GPU windows are not shared by fabric handle: {}", why);
-  else log_warn("GPU windows go to pinned host memory, which is slower: {}", why);
+  switch (failed) {
+    case CudaPath::fabric: return log_info("GPU windows are not shared by fabric handle: {}", why);
+    case CudaPath::descriptor: return log_info("GPU windows are not shared by file descriptor: {}", why);
+    default: return log_warn("GPU windows go to pinned host memory, which is slower: {}", why);
+  }
+}
+
+std::string text_of(const RankPairs& pairs) {
+  std::string text;
+  for (const auto& [a, b] : pairs) text += fmt::format("{}{}-{}", text.empty() ? "" : ", ", a, b);
+  return text;
+}
+
+/// Whom the GPUs keep apart, and whom the caller does. All ranks come to the same.
+RankPairs all_apart(Bootstrap& bootstrap, const CudaWindows& wanted, std::chrono::nanoseconds deadline) {
+  RankPairs apart = find_apart(bootstrap, wanted.device, deadline);
+  for (const auto& [a, b] : wanted.apart) apart.add(a, b);
+  const int ranks = bootstrap.size();
+  const auto pairs = static_cast<int>(std::distance(apart.begin(), apart.end()));
+  if (pairs == 0) fail(ErrorCode::system, "all pairs of GPUs reach each other");
+  if (pairs == ranks * (ranks - 1) / 2) fail(ErrorCode::system, "no two GPUs reach each other");
+  if (bootstrap.rank() == 0) log_warn("ranks {} meet in pinned host memory, which is slower", text_of(apart));
+  return apart;
+}
+
+bool is_tried(CudaPath path, const CudaWindows& wanted, bool may_mix) {
+  if (wanted.path != CudaPath::automatic) return wanted.path == path;
+  if (path == CudaPath::mixed) return may_mix;
+  return path == CudaPath::pinned || wanted.apart.empty();
 }
 
 }  // namespace
@@ -144,12 +173,15 @@ CudaMemory make_cuda_windows(Bootstrap& bootstrap, const CudaWindows& wanted, st
     cuda_driver();
     return std::make_unique<CudaDevice>(wanted.device);
   });
+  const bool may_mix = wanted.layout && members.empty() && bootstrap.size() > 2;  // of two ranks, either all is pinned or nothing
   std::string reason;
-  for (const CudaPath path : {CudaPath::fabric, CudaPath::descriptor, CudaPath::pinned}) {
-    if (wanted.path != CudaPath::automatic && wanted.path != path) continue;
+  for (const CudaPath path : {CudaPath::fabric, CudaPath::descriptor, CudaPath::mixed, CudaPath::pinned}) {
+    if (!is_tried(path, wanted, may_mix)) continue;
     try {
-      Windows windows = Attempt(bootstrap, wanted, deadline).run(path);
-      return {{membership.rank_of(bootstrap.rank()), wanted.bytes, membership.by_rank(std::move(windows))}, path, reason};
+      CudaWindows tried = wanted;
+      if (path == CudaPath::mixed) tried.apart = all_apart(bootstrap, wanted, deadline);
+      Windows windows = Attempt(bootstrap, tried, deadline).run(path);
+      return {{membership.rank_of(bootstrap.rank()), wanted.bytes, membership.by_rank(std::move(windows))}, path, reason, tried.apart};
     } catch (const Error& error) {
       // All ranks are here with the same error, unless the group itself is broken; then the next step says so.
       if (error.code() != ErrorCode::system || path == CudaPath::pinned || wanted.path == path) throw;

@@ -70,6 +70,7 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 const Topology& Buffer::topology() const { return calls_->topology(); }
 const Config& Buffer::config() const { return calls_->config(); }
 const std::string& Buffer::windows() const { return calls_->windows(); }
+const std::vector<std::string>& Buffer::paths() const { return calls_->paths(); }
 
 Plan Buffer::plan(const TensorView& ids, const Placement& on) { return calls_->plan(ids, on); }
 Plan Buffer::plan_from_rank_map(const TensorView& map, const Placement& on) {

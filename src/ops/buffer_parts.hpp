@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "protocol/backend.hpp"
 
@@ -26,6 +27,8 @@ struct BufferParts {
   std::shared_ptr<void> memory;  // the windows; kept as long as the backend
   int64_t window_bytes = 0;
   std::string windows;           // how peers reach them
+  std::vector<std::string> paths;  // how each of them does
+  bool sms_are_automatic = false;  // config.num_sms is what there is, and a call takes what it needs of them
   bool in_place = false;
   bool words = false;  // windows have self-announcing words, for low latency
   std::function<std::optional<HeapBlock>(int64_t bytes)> heap;  // with in_place: nothing = staged

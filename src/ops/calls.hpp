@@ -72,6 +72,7 @@ class Calls : public std::enable_shared_from_this<Calls> {
   const std::string& windows() const { return parts_.windows; }
 
  private:
+  const std::vector<std::string>& paths() const { return parts_.paths; }
   void check_usable();
   /// What every call does first: its lane's call before it is received (I6).
   void begin(Kind, const Placement&);

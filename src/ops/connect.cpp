@@ -1,6 +1,7 @@
 #include "ops/connect.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,6 +33,10 @@ void check_config(const Config& config, int ranks) {
   HEDDLE_CHECK(config.max_tokens >= 0, "Buffer: max_tokens = {}, legal: 0 (no limit) or more", config.max_tokens);
   HEDDLE_CHECK(config.threads >= 1 && config.threads <= 256, "Buffer: threads = {}, legal: 1 to 256", config.threads);
   HEDDLE_CHECK(config.num_sms >= 0, "Buffer: num_sms = {}, legal: 0 (all) or more", config.num_sms);
+  for (const auto& [a, b] : config.pinned_pairs) {
+    HEDDLE_CHECK(a >= 0 && a < ranks && b >= 0 && b < ranks && a != b,
+                 "Buffer: pinned_pairs has ({}, {}), legal: two different ranks of 0 to {}", a, b, ranks - 1);
+  }
   HEDDLE_CHECK(config.timeout.count() > 0, "Buffer: timeout = {} ns, legal: more than 0", config.timeout.count());
   HEDDLE_CHECK(config.heap_bytes >= 0, "Buffer: heap_bytes = {}, legal: 0 (no rows in place) or more", config.heap_bytes);
   const int64_t least = window_bytes_for(ranks, kCellAlign * 16);
@@ -50,6 +55,13 @@ int64_t gpu_window_bytes_of(const Config& config, int ranks) {
   return config.pinned_windows ? bytes : Window::bytes_with_words(ranks, bytes);
 }
 
+/// "0-2", the lower rank first.
+std::vector<std::string> pinned_pairs_of(const Config& config) {
+  std::set<std::string> names;
+  for (const auto& [a, b] : config.pinned_pairs) names.insert(fmt::format("{}-{}", std::min(a, b), std::max(a, b)));
+  return {names.begin(), names.end()};
+}
+
 void agree_on(Bootstrap& bootstrap, const Config& config) {
   constexpr int kLayoutVersion = 4;
   const Setting settings[] = {
@@ -61,6 +73,7 @@ void agree_on(Bootstrap& bootstrap, const Config& config) {
       {"device", config.device.kind == DeviceKind::cpu ? "cpu" : "cuda"},
       {"heap_bytes", fmt::format("{}", config.heap_bytes)},
       {"pinned_windows", config.pinned_windows ? "true" : "false"},
+      {"pinned_pairs", fmt::format("{}", fmt::join(pinned_pairs_of(config), ", "))},
   };
   agree(bootstrap, settings);
 }
@@ -120,6 +133,7 @@ BufferParts connect_on_cpu(Bootstrap& bootstrap, const Config& config) {
                                                             : make_shm(bootstrap, bytes, config.timeout));
   BufferParts parts = parts_with(bootstrap, config, memory);
   parts.windows = is_heap ? "heap" : "shared memory";
+  parts.paths.assign(static_cast<size_t>(bootstrap.size()), parts.windows);
   const auto heap = wants_heap(config) ? make_heap(bootstrap, config, host_segments()) : nullptr;
   add_heap(parts, heap, kHostStep);
   parts.backend = std::make_unique<CpuBackend<DirectPort>>(DirectPort(memory->view(), view_of(heap)), config.threads);
@@ -160,10 +174,13 @@ std::vector<int> gpus_here(Bootstrap& bootstrap, int device) {
   return {devices.begin(), devices.end()};
 }
 
+/// Whether all ranks reach one another's GPU memory.
+bool is_whole(CudaPath path) { return path == CudaPath::fabric || path == CudaPath::descriptor; }
+
 std::shared_ptr<SymmetricHeap> make_gpu_heap(Bootstrap& bootstrap, const Config& config, CudaPath path) {
   if (!wants_heap(config)) return nullptr;
-  if (path == CudaPath::pinned) {
-    log_info("heap_bytes = {} has no effect: windows are in pinned memory, so rows are staged", config.heap_bytes);
+  if (!is_whole(path)) {
+    log_info("heap_bytes = {} has no effect: some windows are in pinned memory, so rows are staged", config.heap_bytes);
     return nullptr;
   }
   const std::vector<int> readers = gpus_here(bootstrap, config.device.index);
@@ -171,18 +188,37 @@ std::shared_ptr<SymmetricHeap> make_gpu_heap(Bootstrap& bootstrap, const Config&
   return make_heap(bootstrap, config, std::move(segments));
 }
 
+CudaWindows gpu_windows_of(const Config& config, int ranks) {
+  CudaWindows wanted{.bytes = static_cast<size_t>(gpu_window_bytes_of(config, ranks)), .device = config.device.index,
+                     .path = config.pinned_windows ? CudaPath::pinned : CudaPath::automatic,
+                     .layout = Window(ranks, window_bytes_of(config))};  // without words, as no pinned memory has them
+  if (config.pinned_windows) return wanted;
+  for (const auto& [a, b] : config.pinned_pairs) wanted.apart.add(a, b);
+  return wanted;
+}
+
+/// By peer.
+std::vector<std::string> paths_of(const CudaMemory& windows, const Bootstrap& bootstrap) {
+  std::vector<std::string> paths;
+  for (int peer = 0; peer < bootstrap.size(); ++peer) {
+    const bool is_apart = windows.apart.contains(bootstrap.rank(), peer);
+    const CudaPath path = windows.path != CudaPath::mixed ? windows.path : is_apart ? CudaPath::pinned : CudaPath::descriptor;
+    paths.emplace_back(name_of(path));
+  }
+  return paths;
+}
+
 BufferParts connect_on_gpu(Bootstrap& bootstrap, Config config) {
   const auto gpu = together(bootstrap, "Buffer: find the GPU", [&] { return find_gpu(config.device); });
+  const bool is_automatic = config.num_sms == 0;
   config.num_sms = sms_of(bootstrap, config, gpu);
-  CudaMemory windows = make_cuda_windows(
-      bootstrap,
-      {.bytes = static_cast<size_t>(gpu_window_bytes_of(config, bootstrap.size())), .device = config.device.index,
-       .path = config.pinned_windows ? CudaPath::pinned : CudaPath::automatic},
-      config.timeout);
+  CudaMemory windows = make_cuda_windows(bootstrap, gpu_windows_of(config, bootstrap.size()), config.timeout);
   auto memory = std::make_shared<SymmetricMemory>(std::move(windows.memory));
   BufferParts parts = parts_with(bootstrap, config, memory);
   parts.windows = name_of(windows.path);
-  parts.words = windows.path != CudaPath::pinned;
+  parts.paths = paths_of(windows, bootstrap);
+  parts.words = is_whole(windows.path);
+  parts.sms_are_automatic = is_automatic;
   const auto heap = make_gpu_heap(bootstrap, config, windows.path);
   add_heap(parts, heap, kGpuStep);
   const CudaParts cuda{

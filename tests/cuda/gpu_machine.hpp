@@ -16,6 +16,7 @@ struct GpuOptions {
   CudaPath path = CudaPath::automatic;
   Workers workers = Workers::grid;
   size_t heap_bytes = 0;
+  RankPairs apart{};  // pairs that meet in pinned host memory
   int num_sms = 0;  // 0: the GPU's share of this rank, so that all ranks' blocks fit
 };
 
@@ -37,6 +38,7 @@ class GpuMachine : public Machine {
   bool has_heap() const override { return heap_.has_value(); }
   PeerView windows() const { return memory_.memory.view(); }
   int device() const { return device_; }
+  CudaPath path() const { return memory_.path; }
 
  private:
   int device_;

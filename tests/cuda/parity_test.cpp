@@ -36,6 +36,52 @@ TEST_P(Parity, PinnedHostMemory) {
   expect_parity(GetParam(), {.path = CudaPath::pinned});
 }
 
+// Of three ranks and more, two pairs meet in pinned host memory and the others in one another's GPU memory: nothing may depend on it.
+// The window is so large that both kinds take part.
+StepCase as_mixed(StepCase played) {
+  played.world.ranks = std::max(3, played.world.ranks);
+  played.window_bytes = size_t{64} << 20;
+  return played;
+}
+
+GpuOptions with_pairs_apart() {
+  GpuOptions gpu;
+  gpu.apart.add(0, 2);
+  gpu.apart.add(1, 2);
+  return gpu;
+}
+
+TEST_P(Parity, MixedMemory) {
+  HEDDLE_NEEDS_GPU();
+  const StepCase played = as_mixed(GetParam());
+  expect_same_traces(played, play_all(played, make_cpu_machine), play_all(played, gpu_machines(with_pairs_apart())));
+}
+
+TEST_P(Parity, WholeMixedMemory) {
+  HEDDLE_NEEDS_GPU();
+  const StepCase played = as_mixed(as_whole(GetParam()));
+  expect_same_traces(played, play_all(played, make_cpu_machine), play_all(played, gpu_machines(with_pairs_apart()), play_whole));
+}
+
+TEST(MixedMemory, IsWhatPairsApartGet) {
+  HEDDLE_NEEDS_GPU();
+  const auto path_of = [](int ranks, const GpuOptions& gpu) {
+    std::vector<CudaPath> paths(static_cast<size_t>(ranks));
+    run_threads(ranks, [&](Bootstrap& bootstrap) {
+      paths[static_cast<size_t>(bootstrap.rank())] = GpuMachine(bootstrap, {.window_bytes = size_t{64} << 20}, gpu).path();
+    });
+    return paths;
+  };
+  EXPECT_THAT(path_of(3, with_pairs_apart()), ::testing::Each(CudaPath::mixed));
+  GpuOptions all = with_pairs_apart();
+  all.apart.add(0, 1);
+  EXPECT_THAT(path_of(3, all), ::testing::Each(CudaPath::pinned));
+  GpuOptions two;
+  two.apart.add(0, 1);
+  EXPECT_THAT(path_of(2, two), ::testing::Each(CudaPath::pinned));
+  EXPECT_THAT(path_of(3, {}), ::testing::Not(::testing::Contains(CudaPath::mixed)));
+}
+
 // Whole calls by the pumps; with plain peers that store tags, they must not notice.
 TEST_P(Parity, Whole) {
   HEDDLE_NEEDS_GPU();

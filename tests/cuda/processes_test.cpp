@@ -12,7 +12,14 @@ namespace {
 struct Setup {
   const char* played;
   CudaPath path;
+  RankPairs apart{};
 };
+
+Setup with_a_pair_apart(const char* played) {
+  Setup setup{played, CudaPath::automatic};
+  setup.apart.add(2, 0);
+  return setup;
+}
 
 std::string digest_of(const Trace& trace) {
   uint64_t hash = 0xcbf29ce484222325ull;
@@ -37,7 +44,7 @@ TEST_P(Processes, LeaveWhatThreadsOnACpuLeave) {
       return std::vector<std::byte>{};
     }
     const Topology topo{.rank = bootstrap.rank(), .world = world.ranks, .experts = world.experts};
-    GpuMachine machine(bootstrap, options, {.path = GetParam().path});
+    GpuMachine machine(bootstrap, options, {.path = GetParam().path, .apart = GetParam().apart});
     StepRank rank(machine, world, topo, options);
     bootstrap.barrier("start");
     const std::string digest = digest_of(play(rank, played));
@@ -60,9 +67,11 @@ INSTANTIATE_TEST_SUITE_P(Shared, Processes,
                                            Setup{"expert_major_duplicates", CudaPath::automatic},
                                            Setup{"token_major_three_slots", CudaPath::automatic},
                                            Setup{"expert_major_ragged_3_ranks", CudaPath::automatic},
+                                           with_a_pair_apart("expert_major_ragged_3_ranks"),
                                            Setup{"expert_major_2_ranks", CudaPath::pinned}),
                          [](const auto& tested) {
-                           return fmt::format("{}_{}", tested.param.played, name_of(tested.param.path));
+                           return fmt::format("{}_{}", tested.param.played,
+                                              tested.param.apart.empty() ? name_of(tested.param.path) : "mixed");
                          });
 
 }  // namespace

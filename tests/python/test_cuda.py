@@ -341,6 +341,26 @@ def test_pinned_windows():
     on_gpus(1, body, experts=EXPERTS, pinned_windows=True)
 
 
+def test_pairs_in_pinned_memory():
+    def body(buffer, meet):
+        assert buffer.windows == "mixed"
+        apart = {0: [2], 1: [], 2: [0]}[buffer.rank]
+        assert [rank for rank, path in enumerate(buffer.paths) if path == "pinned"] == apart
+        x, ids, weights = (one.cuda() for one in batch(buffer.rank))
+        settle()
+        meet()
+        for layout in ("token_major", "expert_major"):
+            received, combined = round_trip(buffer, (x, ids, weights), {"layout": layout})
+            assert host(combined.x).shape == (TOKENS, HIDDEN)
+        return host(combined.x)
+
+    wanted = ranks.buffers(
+        3, lambda buffer: round_trip(buffer, batch(buffer.rank), {"layout": "expert_major"})[1].x, experts=EXPERTS
+    )
+    seen = on_gpus(3, body, experts=EXPERTS, pinned_pairs=[(2, 0)])
+    assert all(same(one, other) for one, other in zip(seen, wanted, strict=True))
+
+
 def test_arrays_of_others_come_and_go_by_dlpack():
     cupy = pytest.importorskip("cupy")
 

@@ -126,6 +126,16 @@ def test_every_pair_of_ranks_has_a_path_with_a_reason_or_fails():
     assert "and 9 more" in paths.paths([Place("a", i) for i in range(6)], ALL)[0].topic
 
 
+def test_each_pair_of_gpus_has_its_path():
+    paths = [["descriptor", "descriptor", "pinned"], ["descriptor"] * 3, ["pinned", "descriptor", "descriptor"]]
+    lines = gpu_paths.lines_of([0, 1, 2], paths)
+    assert [(line.topic, line.found.split(":")[0], line.state) for line in lines] == [
+        ("GPU path 0-1, 1-2", "descriptor", "ok"),
+        ("GPU path 0-2", "pinned", "note"),
+    ]
+    assert gpu_paths.lines_of([0], [["fabric"]])[0].topic == "GPU path 0"
+
+
 def test_memory_of_a_buffer_is_predicted_and_measured():
     maps = (
         "7f0000000000-7f0010000000 rw-s 00000000 00:01 2055 /memfd:heddle (deleted)\n"

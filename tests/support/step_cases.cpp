@@ -161,6 +161,7 @@ MachineOptions options_for(const spec::World& world, const StepCase& played) {
   options.words = played.words;
   if (played.words) options.window_bytes = size_t{64} << 20;
   if (played.slots > 0) options.window_bytes = window_for(world, played.dispatch, played.slots);
+  if (played.window_bytes > 0) options.window_bytes = played.window_bytes;
   return options;
 }
 

@@ -18,6 +18,7 @@ struct StepCase {
   int rounds = 2;     // the whole path again on the same buffer
   bool tags = false;  // pieces are announced by tags, too
   bool words = false; // rows are self-announcing words where the call allows it
+  size_t window_bytes = 0;  // 0: what the rest asks for
 };
 
 const std::vector<StepCase>& step_cases();

@@ -31,11 +31,21 @@ def gpu_paths(ranks: int) -> list[Line]:
     problems = [report["problem"] for report in reports if report["problem"]]
     if problems:
         return [Line("GPU path", f"none: {problems[0]}", "note", "buffers work on the CPU")]
-    gpus = [report["gpu"] for report in reports]
-    pairs = [f"{gpus[a]}-{gpus[b]}" for a in range(ranks) for b in range(a + 1, ranks)]
-    windows = reports[0]["windows"]
-    which = some(list(dict.fromkeys(pairs))) or str(gpus[0])
-    return [Line(f"GPU path {which}", f"{windows}: {_WHY.get(windows, '')}", "note" if windows == "pinned" else "ok")]
+    return lines_of([report["gpu"] for report in reports], [report["paths"] for report in reports])
+
+
+def lines_of(gpus: list[int], paths: list[list[str]]) -> list[Line]:
+    """One line for each kind of path, with the pairs of GPUs that take it. `gpus` and `paths` by rank."""
+    pairs: dict[str, list[str]] = {}
+    for a in range(len(gpus)):
+        for b in range(a + 1, len(gpus)):
+            pairs.setdefault(paths[a][b], []).append(f"{gpus[a]}-{gpus[b]}")
+    if not pairs:
+        pairs[paths[0][0]] = [str(gpus[0])]
+    return [
+        Line(f"GPU path {some(list(dict.fromkeys(which)))}", f"{path}: {_WHY.get(path, '')}", "note" if path == "pinned" else "ok")
+        for path, which in pairs.items()
+    ]
 
 
 def meet_on_gpus(bootstrap: Bootstrap, say: Callable[[str], None], timeout: float) -> dict[str, Any]:
@@ -47,4 +57,4 @@ def meet_on_gpus(bootstrap: Bootstrap, say: Callable[[str], None], timeout: floa
     gpu = bootstrap.rank % _core.num_gpus()
     with Buffer(bootstrap, experts=bootstrap.size, device=f"cuda:{gpu}", timeout=timeout) as buffer:
         bootstrap.barrier("built")
-        return {"problem": "", "gpu": gpu, "windows": buffer.windows}
+        return {"problem": "", "gpu": gpu, "paths": buffer.paths}
