@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "ops/call_cost.hpp"
 #include "ops/combine_call.hpp"
 #include "ops/dispatch_call.hpp"
 #include "ops/fault_report.hpp"
@@ -62,10 +63,18 @@ void Calls::check_usable() {
   fail(ErrorCode::faulted, "the buffer met a fault and waits for reset(): {}", first_fault_);
 }
 
-void Calls::use(const Placement& on, bool wait) {
+void Calls::use(const Placement& on, bool wait, int enough) {
+  const int wanted = on.num_sms > 0 ? on.num_sms : parts_.sms_are_automatic ? enough : 0;
   const int most = config().num_sms;
-  const bool own = on.num_sms > 0 && (most == 0 || on.num_sms < most);
-  backend().use({.stream = on.stream, .num_sms = own ? on.num_sms : most, .wait = wait});
+  const bool fewer = wanted > 0 && (most == 0 || wanted < most);
+  backend().use({.stream = on.stream, .num_sms = fewer ? wanted : most, .wait = wait});
+}
+
+/// By the most tokens that a rank may have: this one's may be few, and those that it receives many. Small batches, which go by
+/// words, gain by every multiprocessor.
+int Calls::enough_sms(const Shape& shape) const {
+  if (!parts_.sms_are_automatic || shape.max_tokens == 0 || uses_words(ctx_, shape)) return 0;
+  return CallCost::of(parts_.topo, shape, shape.max_tokens).enough_sms(config().num_sms);
 }
 
 void Calls::check_placement(const char* operation, const Placement& on) const {

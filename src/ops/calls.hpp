@@ -48,8 +48,10 @@ class Calls : public std::enable_shared_from_this<Calls> {
   Metrics& counters() { return metrics_; }
   uint64_t id() const { return id_; }
   uint64_t incarnation() const { return incarnation_; }
-  /// Where the next steps run, and whether the host waits for them.
-  void use(const Placement&, bool wait);
+  /// Where the next steps run, and whether the host waits for them. `enough`: more multiprocessors gain nothing (0: all do).
+  void use(const Placement&, bool wait, int enough = 0);
+  /// Multiprocessors for a call of this shape where nobody has said how many; 0: all.
+  int enough_sms(const Shape&) const;
   /// Throws BadArgument.
   void check_placement(const char* operation, const Placement&) const;
   void check_device(const char* operation, const char* name, const TensorView&) const;
@@ -70,9 +72,9 @@ class Calls : public std::enable_shared_from_this<Calls> {
   const Topology& topology() const { return parts_.topo; }
   const Config& config() const { return parts_.config; }
   const std::string& windows() const { return parts_.windows; }
+  const std::vector<std::string>& paths() const { return parts_.paths; }
 
  private:
-  const std::vector<std::string>& paths() const { return parts_.paths; }
   void check_usable();
   /// What every call does first: its lane's call before it is received (I6).
   void begin(Kind, const Placement&);

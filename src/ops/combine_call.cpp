@@ -188,25 +188,27 @@ void CombineCall::take_outputs() {
   out.weights = result_.weights.data<float>();
 }
 
+void CombineCall::place(bool wait) { calls_.use(options_.on, wait, calls_.enough_sms(args_.call.shape)); }
+
 bool CombineCall::is_awaited() const { return options_.on.stream == nullptr || !calls_.backend().is_asynchronous(); }
 
 void CombineCall::send() {
   if (is_whole()) return;
-  calls_.use(options_.on, false);
+  place(false);
   calls_.backend().wait_for(options_.on.after);
   if (!calls_.backend().combine_send(args_)) calls_.raise_fault();
 }
 
 bool CombineCall::run_whole() {
-  calls_.use(options_.on, is_awaited());
+  place(is_awaited());
   calls_.backend().wait_for(options_.on.after);
   return calls_.backend().combine(args_);
 }
 
 bool CombineCall::run_receive_steps() {
-  calls_.use(options_.on, false);
+  place(false);
   if (!calls_.backend().combine_headers(args_)) return false;
-  calls_.use(options_.on, is_awaited());
+  place(is_awaited());
   return calls_.backend().combine_receive(args_);
 }
 

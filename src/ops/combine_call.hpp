@@ -31,6 +31,8 @@ class CombineCall : public InFlight {
   bool is_awaited() const;
   /// All steps are done by receive(), right after send().
   bool is_whole() const { return !args_.call.shape.split; }
+  /// For the next step; see Calls::use().
+  void place(bool wait);
   bool run_whole();
   bool run_receive_steps();
   void finish();

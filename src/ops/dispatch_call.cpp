@@ -66,33 +66,35 @@ void DispatchCall::take_exact_outputs(int64_t received, int64_t rows) {
   } catch (...) {
     args_.route.capacity = args_.out.rows = 0;
     args_.offer = {};
-    calls_.use(options_.on, true);
+    place(true);
     if (!calls_.backend().dispatch_receive(args_)) calls_.raise_fault();
     throw;
   }
 }
 
+void DispatchCall::place(bool wait) { calls_.use(options_.on, wait, calls_.enough_sms(args_.call.shape)); }
+
 bool DispatchCall::is_awaited() const { return is_blocking() || !calls_.backend().is_asynchronous(); }
 
 void DispatchCall::send() {
   if (is_whole()) return;
-  calls_.use(options_.on, false);
+  place(false);
   calls_.backend().wait_for(options_.on.after);
   if (!calls_.backend().dispatch_send(args_)) calls_.raise_fault();
 }
 
 bool DispatchCall::run_whole() {
-  calls_.use(options_.on, is_awaited());
+  place(is_awaited());
   calls_.backend().wait_for(options_.on.after);
   return calls_.backend().dispatch(args_);
 }
 
 bool DispatchCall::run_receive_steps() {
   Backend& backend = calls_.backend();
-  calls_.use(options_.on, !fixed_);
+  place(!fixed_);
   if (!backend.dispatch_headers(args_)) calls_.raise_fault();
   if (!fixed_) take_exact_outputs(backend.report().received, backend.report().rows);
-  calls_.use(options_.on, is_awaited() || (!fixed_ && backend.report().refused_by >= 0));
+  place(is_awaited() || (!fixed_ && backend.report().refused_by >= 0));
   return backend.dispatch_receive(args_);
 }
 

@@ -37,6 +37,8 @@ class DispatchCall : public InFlight {
   bool is_awaited() const;
   /// Nobody needs to know sizes between its steps: all of them are done by receive(), right after send().
   bool is_whole() const { return fixed_ && !args_.call.shape.split; }
+  /// For the next step; see Calls::use().
+  void place(bool wait);
   bool run_whole();
   bool run_receive_steps();
 
