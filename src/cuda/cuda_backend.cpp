@@ -50,6 +50,9 @@ CudaBackend::CudaBackend(const CudaParts& parts)
   ledger_ = std::make_unique<Ledger>();
   control_ = map_host_words(sizeof(Cells) * static_cast<size_t>(parts.ranks));
   last_report_ = reports_.get();
+  watch_ = std::make_unique<WordWatch>(faulted_, [rank = parts.rank, gpu = parts.device] {
+    log_warn("rank {}: a call on GPU {} ended in a fault, and nobody waited for it; the buffer's next call raises", rank, gpu);
+  });
   rehearse(Workers::grid);
   finish(own_stream_, "loading the kernels");
 }
@@ -268,7 +271,11 @@ const Ledger& CudaBackend::look(const Context& ctx) {
 
 uint64_t CudaBackend::steps_ended() const { return load_acquire(ended_.get()); }
 
-bool CudaBackend::is_faulted() const { return load_acquire(faulted_.get()) != 0; }
+bool CudaBackend::is_faulted() const {
+  const bool is_faulted = load_acquire(faulted_.get()) != 0;
+  if (is_faulted) watch_->noticed();
+  return is_faulted;
+}
 
 void CudaBackend::wait_for(CUevent_st* event) {
   if (event != nullptr) check_cuda(cudaStreamWaitEvent(launch_.stream, event, 0), "waiting for an event");

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/word_watch.hpp"
 #include "cuda/cuda_parts.hpp"
 #include "cuda/device_pool.hpp"
 #include "cuda/kernels.hpp"
@@ -79,6 +80,9 @@ class CudaBackend : public Backend {
 
   /// What the last whole call left, its moments in cycles among it; a copy, for benchmarks.
   PumpState look_at_pump();
+  /// By which kernels a whole call goes, for benchmarks: "words", "belt", "lanes", "pump" or "steps".
+  const char* variant_of(const DispatchArgs&) const;
+  const char* variant_of(const CombineArgs&) const;
   /// Workers of a block that send in whole calls, for benchmarks; 0: the default.
   void tune(int senders);
 
@@ -150,6 +154,7 @@ class CudaBackend : public Backend {
   std::shared_ptr<Report> reports_;
   std::shared_ptr<ResetResult> reset_result_;
   std::shared_ptr<uint64_t> faulted_;
+  std::unique_ptr<WordWatch> watch_;  // of it
   std::shared_ptr<uint64_t> refused_;  // seq of a refused call that nobody waited for
   std::shared_ptr<uint64_t> ended_;
   std::shared_ptr<IdCheck> id_checks_;

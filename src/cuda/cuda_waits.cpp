@@ -22,10 +22,12 @@ bool CudaBackend::await(const Site& site, const Call& call) {
     if (load_acquire(&site.report->ticket) != site.ticket) return end_broken(call);
   }
   last_report_ = site.report;
+  if (site.report->faulted != 0) watch_->noticed();
   return site.report->faulted == 0;
 }
 
 bool CudaBackend::end_broken(const Call& call) {
+  watch_->noticed();
   claim_fault(call.ctx, {.code = FaultCode::timeout, .awaited = Awaited::credit, .kind = call.shape.kind,
                          .peer = parts_.rank, .hash = call.shape.hash()});
   return false;

@@ -1,5 +1,8 @@
 // Buffer's calls of one launch (cuda/dispatch_pump.hpp, combine_pump.hpp) where something goes wrong: what the steps do then,
 // one launch must do, too. That their results are right is shown by the world's tests, Streams and Parity.
+#include <thread>
+
+#include "base/word_watch.hpp"
 #include "cuda/gpu_rank.hpp"
 
 namespace heddle::testing {
@@ -86,6 +89,23 @@ TEST_F(WholeCalls, WhoIsMaskedByHandIsLeftOut) {
     group.barrier("masked");
     if (r.index() != 2) expect_rows_back(r, plan, {0, 1}, {2});
   });
+}
+
+// A replay or an enqueued call may be the last for long, so its fault is told without a next call.
+TEST_F(WholeCalls, AFaultThatNobodyWaitsForIsLogged) {
+  ::testing::internal::CaptureStderr();
+  on_gpus(2, {.timeout = milliseconds(400)}, [](GpuRank& r, Bootstrap& group) {
+    if (r.index() == 0) {
+      const Plan plan = r.buffer().plan(r.ids_view());
+      r.buffer().dispatch(plan, r.input(), GpuRank::fixed(r.here()));
+      r.stream().wait();
+      std::this_thread::sleep_for(4 * WordWatch::kPatience);
+    }
+    group.barrier("it is told");
+    r.buffer().reset();
+    r.expect_usable();
+  });
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), ::testing::HasSubstr("rank 0: a call on GPU"));
 }
 
 // The one that refuses makes the call step by step, the others in one launch.
