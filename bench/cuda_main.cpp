@@ -13,6 +13,7 @@
 #include "base/error.hpp"
 #include "cuda/gpu_machine.hpp"
 #include "support/step_world.hpp"
+#include "cuda_curves.hpp"
 #include "cuda_decode.hpp"
 #include "cuda_floor.hpp"
 #include "cuda_operations.hpp"
@@ -245,6 +246,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
+    if (argc > 1 && std::string(argv[1]) == "curves") return heddle::bench::run_curves(argc - 1, argv + 1);
     if (argc > 1 && std::string(argv[1]) == "decode") return heddle::bench::run_decode(argc - 1, argv + 1);
     return heddle::bench::run(argc, argv);
   } catch (const std::exception& error) {

@@ -35,7 +35,7 @@ std::vector<Operation> operations(int tokens) {
 }
 
 spec::World make_rows(const Batches& batches, DType dtype) {
-  spec::World world = testing::make_world({.routing = testing::Routing::uniform, .ranks = batches.ranks,
+  spec::World world = testing::make_world({.routing = batches.routing, .ranks = batches.ranks,
                                            .tokens = batches.tokens, .topk = batches.topk,
                                            .experts = batches.experts, .hidden = 1});
   world.hidden = batches.hidden;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "support/routing.hpp"
 #include "support/step_rank.hpp"
 
 namespace heddle::bench {
@@ -24,9 +25,10 @@ struct Batches {
   int hidden = 7168;
   int topk = 8;
   int experts = 256;
+  testing::Routing routing = testing::Routing::uniform;
 };
 
-/// Uniform routing, random bytes for rows: e4m3 with a scale for each 128 channels, or bf16.
+/// Random bytes for rows: e4m3 with a scale for each 128 channels, or bf16.
 spec::World make_rows(const Batches&, DType);
 
 /// Bytes that a rank sends to others in an operation.

@@ -99,6 +99,16 @@ bool CudaBackend::combine(const CombineArgs& args) {
   return run_shot(whole_shot(shape, arguments), site, args.call);
 }
 
+const char* CudaBackend::variant_of(const DispatchArgs& args) const {
+  if (decodes(args.call)) return "words";
+  if (!has_pump(args)) return "steps";
+  return shape_of(args).kernel == whole_kernels().dispatch_belt ? "belt" : "lanes";
+}
+
+const char* CudaBackend::variant_of(const CombineArgs& args) const {
+  return decodes(args.call) ? "words" : has_pump(args) ? "pump" : "steps";
+}
+
 PumpState CudaBackend::look_at_pump() {
   PumpState state;
   read(&state, pump_.get(), sizeof state);
