@@ -32,7 +32,7 @@ NORMAL = ("test_v1_normal:round_trip_body", SIZES, 128)
 BF16 = ("test_ll:bf16_body", False, SIZES)
 FP8 = ("test_ll:fp8_body", False, False, False)
 FLAT = ("test_v2:flat_body", SIZES, 128, True, False)
-EXPANDED = ("test_v2:expanded_body", SIZES, 8, True, True)
+EXPANDED = ("test_v2_expanded:expanded_body", SIZES, 8, True, True)
 
 
 @mutant("Buffer", "dispatch", *NORMAL)
