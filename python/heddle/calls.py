@@ -17,7 +17,7 @@ from .arguments import (
     sms,
 )
 from .errors import UsageError
-from .frameworks import Array, dtype_name, is_torch, torch_allocator
+from .frameworks import Array, dtype_name, is_torch
 from .heap import TorchHeap
 from .results import Combined, Received, Split
 from .route import Handle, Plan
@@ -132,6 +132,57 @@ class Calls:
         )
         return Split(sent, Received(sent.result, is_torch(x)), core, self._join(number, x))
 
+    def dispatch_tokens(
+        self,
+        plan: Plan,
+        x: Array,
+        options: _core.DispatchOptions,
+        *,
+        scales: Array | None = None,
+        weights: Array | None = None,
+    ) -> tuple[Any, ...]:
+        """dispatch() of torch tensors, token-major, whose results come at once, for callers that count microseconds.
+        `options`: arguments.dispatch_options().
+
+        Returns (x, scales, ids, weights, num_per_expert, Handle.recv_offset[1:, None], .recv_token, .source_tokens,
+        .recv_ids, plan's ids, core of the handle); ids of both are None for a plan from a rank map.
+        """
+        number, scope = self._place(None, x, scales, weights)
+        args = (plan._core, x, scales, weights, options, number, 0, True)
+        return run_in(scope, self._core.dispatch_tokens, *args)
+
+    def dispatch_slab(
+        self,
+        ids: Array,
+        x: Array,
+        options: _core.DispatchOptions,
+        *,
+        scales: Array | None = None,
+        weights: Array | None = None,
+        global_scale: Array | None = None,
+        splits: bool = False,
+    ) -> tuple[tuple[Any, ...], Callable[[], None] | None]:
+        """plan() and dispatch(), or dispatch_send() if it `splits`, of torch tensors into a slab, for callers that
+        count microseconds. `options`: arguments.dispatch_options(). Errors are those of the two, and told to the other
+        ranks.
+
+        Returns (outputs, what receives or None); outputs are (x, scales, num_per_expert, row_token, layout_range,
+        weights, row_source, handle), those by place as [L, R x M], weights and sources only where weights were given.
+        """
+        core = self._core
+        number, scope = self._place(None, x, scales, weights, global_scale)
+        call = core.dispatch_slab_send if splits else core.dispatch_slab
+        made = run_in(scope, call, ids, x, scales, weights, global_scale, options, number, 0, True)
+        if not splits:
+            return made, None
+        outputs, sent = made
+
+        def receive() -> None:
+            sent.receive(core)
+            join(self._gpu, number, lambda: outputs)
+
+        return outputs, receive
+
     def combine(
         self,
         handle: Handle,
@@ -217,7 +268,7 @@ class Calls:
         if not self._has_allocator and is_torch(arrays[0]):
             self._has_allocator = True
             in_heap = TorchHeap(self._core, self._gpu).empty if self._core.has_heap else None
-            self._core.set_torch_allocator(torch_allocator(self._gpu, in_heap))
+            self._core.set_torch_allocator(self._gpu, in_heap)
         return place(self._gpu, stream, arrays)
 
     def _join(self, stream: int | None, x: Array) -> Callable[[Any], None] | None:

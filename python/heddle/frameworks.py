@@ -4,7 +4,6 @@ can only come from a program that has."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -37,19 +36,6 @@ def name_of(dtype: Any) -> str:
     """Of one of torch's types, as C++ knows it."""
     name = str(dtype).removeprefix("torch.")
     return {"bool": "uint8", "uint32": "int32"}.get(name, name)
-
-
-def torch_allocator(gpu: int, empty: Callable[[Any, list[int]], Any] | None) -> Callable[..., tuple[Any, int, int]]:
-    """Makes results in torch's memory, on torch's current stream, by empty(dtype, shape) if that is given."""
-    torch = sys.modules["torch"]
-    device = torch.device("cuda", gpu)
-
-    def make(dtype: str, shape: list[int]) -> tuple[Any, int, int]:
-        of = getattr(torch, dtype)
-        tensor = torch.empty(shape, dtype=of, device=device) if empty is None else empty(of, shape)
-        return tensor, tensor.data_ptr(), gpu
-
-    return make
 
 
 def dense(array: Array, *, inner: bool = False) -> Array:

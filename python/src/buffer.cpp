@@ -91,6 +91,7 @@ void bind_buffer(nb::module_& m) {
   m.def("predicted_bytes", &predicted_bytes, nb::arg("config"), nb::arg("ranks"));
   nb::class_<OwnBuffer> type(m, "Buffer");
   bind_calls(type);
+  bind_quick_calls(type);
   type.def("__init__", &make_buffer, nb::arg("bootstrap"), nb::arg("config"))
       .def_prop_ro("rank", [](const OwnBuffer& own) { return own.get().topology().rank; })
       .def_prop_ro("size", [](const OwnBuffer& own) { return own.get().topology().world; })
@@ -125,12 +126,15 @@ void bind_buffer(nb::module_& m) {
            })
       .def_prop_ro("is_destroyed", [](const OwnBuffer& own) { return own.get().is_destroyed(); })
       .def_prop_ro("has_heap", [](const OwnBuffer& own) { return own.get().has_heap(); })
-      .def("use_heap", [](OwnBuffer& own) { return HeapScope(own.get()); }, nb::keep_alive<0, 1>())
-      .def("set_torch_allocator",
-           [](OwnBuffer& own, nb::callable make) {
-             Allocate allocate = torch_allocator_of(std::move(make));
-             blocking(own.get(), [&](Buffer& buffer) { buffer.set_allocator(std::move(allocate)); });
-           })
+      .def(
+          "use_heap", [](OwnBuffer& own) { return HeapScope(own.get()); }, nb::keep_alive<0, 1>())
+      .def(
+          "set_torch_allocator",
+          [](OwnBuffer& own, int gpu, nb::object make) {
+            Allocate allocate = torch_allocator_of(std::move(make), gpu);
+            blocking(own.get(), [&](Buffer& buffer) { buffer.set_allocator(std::move(allocate)); });
+          },
+          nb::arg("gpu"), nb::arg("make").none())
       .def("set_allocator",
            [](OwnBuffer& own, nb::callable make) {
              Allocate allocate = allocator_of(std::move(make));

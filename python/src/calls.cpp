@@ -8,42 +8,13 @@
 #include "blocking.hpp"
 #include "inputs.hpp"
 #include "placement.hpp"
+#include "refusal.hpp"
 #include "sent.hpp"
 
 namespace heddle::python {
 namespace {
 
 using Stream = std::optional<uintptr_t>;
-using Refuse = void (Buffer::*)(std::string_view);
-
-/// Messages begin with the argument's name; the other ranks are told that much.
-std::string argument_of(const Error& error) {
-  const std::string what = error.what();
-  return error.code() == ErrorCode::usage ? what.substr(0, what.find(' ')) : "arguments";
-}
-
-/// Arrays that C++ cannot read: the other ranks make the call, so this one tells them.
-template <class Arrays, class... Args>
-Arrays arrays_or_refusal(OwnBuffer& own, Refuse refuse, const Args&... args) {
-  const auto tell = [&](const std::string& argument) {
-    blocking(own.get(), [&](Buffer& buffer) { (buffer.*refuse)(argument); });
-  };
-  try {
-    return Arrays(args...);
-  } catch (const Error& error) {
-    tell(argument_of(error));
-    throw;
-  } catch (nb::python_error&) {
-    tell("arguments");
-    throw;
-  }
-}
-
-template <class Options>
-Options placed(Options options, Stream stream, int num_sms) {
-  options.on = placement(stream, num_sms);
-  return options;
-}
 
 template <class Route>
 Received dispatch(OwnBuffer& own, const Route& route, nb::handle x, nb::handle scales, nb::handle weights,

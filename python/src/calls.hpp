@@ -7,5 +7,6 @@
 namespace heddle::python {
 
 void bind_calls(nb::class_<OwnBuffer>&);
+void bind_quick_calls(nb::class_<OwnBuffer>&);
 
 }  // namespace heddle::python

@@ -17,4 +17,11 @@ inline Placement placement(std::optional<uintptr_t> stream, int num_sms) {
   return on;
 }
 
+/// Options of a call with where it runs.
+template <class Options>
+Options placed(Options options, std::optional<uintptr_t> stream, int num_sms) {
+  options.on = placement(stream, num_sms);
+  return options;
+}
+
 }  // namespace heddle::python

@@ -6,6 +6,8 @@
 
 #include <heddle/error.hpp>
 
+#include <array>
+
 #include "array.hpp"
 #include "dtype.hpp"
 #include "exchange.hpp"
@@ -35,6 +37,36 @@ struct DropForeign {
   void operator()(Foreign* foreign) const { delete foreign; }
 };
 
+/// torch.empty on a GPU, or what stands for it, with all that does not change from tensor to tensor.
+class TorchMemory {
+ public:
+  TorchMemory(nb::object make, int gpu)
+      : torch_(nb::module_::import_("torch")), make_(std::move(make)), empty_(torch_.attr("empty")),
+        device_(torch_.attr("device")("cuda", gpu)) {}
+
+  nb::object make(DType dtype, const std::vector<int64_t>& shape) {
+    nb::object& type = types_[static_cast<size_t>(dtype)];
+    if (!type.is_valid()) type = torch_.attr(name_of(dtype));
+    const nb::object sizes = nb::cast(shape);
+    return make_.is_none() ? empty_(sizes, nb::arg("dtype") = type, nb::arg("device") = device_) : make_(type, sizes);
+  }
+
+  static void* address_of(nb::handle tensor) {
+    nb::dlpack::dltensor lent;
+    const Exchange* torch = exchange_of_torch();
+    if (torch != nullptr && torch->look(tensor.ptr(), &lent) == 0) {
+      return static_cast<std::byte*>(lent.data) + lent.byte_offset;
+    }
+    PyErr_Clear();
+    return reinterpret_cast<void*>(nb::cast<uintptr_t>(tensor.attr("data_ptr")()));
+  }
+
+ private:
+  nb::module_ torch_;
+  nb::object make_, empty_, device_;
+  std::array<nb::object, static_cast<size_t>(DType::i64) + 1> types_;
+};
+
 template <class Framework>
 nb::object share(const Tensor& tensor, nb::dlpack::dtype dtype, Framework) {
   const TensorView& view = tensor.view;
@@ -48,19 +80,10 @@ nb::object share(const Tensor& tensor, nb::dlpack::dtype dtype, Framework) {
   return nb::cast(array, nb::rv_policy::reference);
 }
 
-/// The framework's own array if the tensor is all of it, else None.
-nb::object foreign_array(const Tensor& tensor) {
-  if (std::get_deleter<DropForeign>(tensor.owner) == nullptr) return nb::none();
-  const auto* foreign = static_cast<const Foreign*>(tensor.owner.get());
-  return foreign->shape == tensor.view.shape ? foreign->array : nb::none();
-}
-
 nb::object to_numpy(const Tensor& tensor) { return share(tensor, numpy_of(tensor.view.dtype), nb::numpy()); }
 
 /// An object that speaks DLPack, for frameworks other than torch on a GPU.
-nb::object to_dlpack(const Tensor& tensor) {
-  return share(tensor, dlpack_of(tensor.view.dtype), nb::array_api());
-}
+nb::object to_dlpack(const Tensor& tensor) { return share(tensor, dlpack_of(tensor.view.dtype), nb::array_api()); }
 
 /// Not every torch takes float8 by DLPack.
 nb::object to_torch(const Tensor& tensor) {
@@ -89,15 +112,28 @@ Allocate allocator_of(nb::callable make) {
   };
 }
 
-Allocate torch_allocator_of(nb::callable make) {
-  const std::shared_ptr<Foreign> held(new Foreign(std::move(make)), DropForeign());
-  return [held](DType dtype, std::vector<int64_t> shape) {
+Allocate torch_allocator_of(nb::object make, int gpu) {
+  const std::shared_ptr<TorchMemory> held(new TorchMemory(std::move(make), gpu), [](TorchMemory* memory) {
+    if (!nb::is_alive()) return;  // an interpreter that has ended takes nothing back
     const nb::gil_scoped_acquire gil;
-    const auto made = nb::cast<nb::tuple>(held->array(name_of(dtype), shape));
-    TensorView view{.data = reinterpret_cast<void*>(nb::cast<uintptr_t>(made[1])), .dtype = dtype, .shape = shape,
-                    .strides = {}, .device = {DeviceKind::cuda, nb::cast<int>(made[2])}};
-    return Tensor{view, std::shared_ptr<Foreign>(new Foreign(nb::borrow(made[0]), std::move(shape)), DropForeign())};
+    delete memory;
+  });
+  return [held, gpu](DType dtype, std::vector<int64_t> shape) {
+    const nb::gil_scoped_acquire gil;
+    nb::object tensor = held->make(dtype, shape);
+    const TensorView view{.data = TorchMemory::address_of(tensor),
+                          .dtype = dtype,
+                          .shape = shape,
+                          .strides = {},
+                          .device = {DeviceKind::cuda, gpu}};
+    return Tensor{view, std::shared_ptr<Foreign>(new Foreign(std::move(tensor), std::move(shape)), DropForeign())};
   };
+}
+
+nb::object foreign_array(const Tensor& tensor) {
+  if (std::get_deleter<DropForeign>(tensor.owner) == nullptr) return nb::none();
+  const auto* foreign = static_cast<const Foreign*>(tensor.owner.get());
+  return foreign->shape == tensor.view.shape ? foreign->array : nb::none();
 }
 
 nb::object exported(const Tensor& tensor, bool torch) {

@@ -17,10 +17,14 @@ Tensor kept(const TensorView& view, Owner owner) {
 /// for others than torch, an object with __dlpack__.
 nb::object exported(const Tensor& tensor, bool torch);
 
+/// The framework's own array if its allocator made the tensor, and the tensor is all of it; else None.
+nb::object foreign_array(const Tensor& tensor);
+
 /// An allocator that asks `make(dtype_name, shape)` for each output and gets an array back. Called with or without the GIL.
 Allocate allocator_of(nb::callable make);
 
-/// The same for `make(dtype_name, shape)` of heddle.frameworks, which gives (tensor of torch's, address, GPU) and is trusted.
-Allocate torch_allocator_of(nb::callable make);
+/// The same for `make(dtype, shape)` that returns contiguous tensors of torch's on a GPU, and is trusted; torch.empty there if
+/// it is None.
+Allocate torch_allocator_of(nb::object make, int gpu);
 
 }  // namespace heddle::python

@@ -16,6 +16,7 @@ from .group import bootstrap_of, default_timeout
 from .low_latency import LowLatency
 from .masks import Masks
 from .normal import NormalMode
+from .prepared import PreparedCalls
 from .sizes import align, low_latency_window
 from .streams import CommStream
 from .utils.event import EventHandle, EventOverlap
@@ -77,6 +78,7 @@ class Buffer(NormalMode, LowLatency, Masks):
         )
         self._comm_stream = CommStream()
         self._combine_buffers = CombineBuffers()
+        self._prepared_calls = PreparedCalls(self.runtime)
         self._local_buffers: dict[bool, torch.Tensor] = {}
 
     def destroy(self) -> None:

@@ -44,6 +44,8 @@ class Engine:
         self._destroyed = False
         self.resets = 0
         """Handles of heddle do not survive one."""
+        self.epoch = 0
+        """What buffer() found is what it would find, until this changes."""
 
     def buffer(self, experts: int, device: torch.device, window_bytes: int = 0) -> heddle.Buffer:
         """The buffer for `experts` and tensors of `device`, with at least `window_bytes`. Collective where it has to be
@@ -89,6 +91,7 @@ class Engine:
             **device,
         )
         self._ready.clear()
+        self.epoch += 1
         self._windows[key] = window or DEFAULT_WINDOW
         self._current[key] = buffer
         self._all.append(buffer)
@@ -130,6 +133,7 @@ class Engine:
         """Local. Idempotent."""
         self._destroyed = True
         self._ready.clear()
+        self.epoch += 1
         for buffer in self._all:
             buffer.destroy()
         self._current.clear()

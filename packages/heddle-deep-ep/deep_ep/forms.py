@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import heddle
 import torch
 from heddle import UsageError
 
@@ -13,14 +12,16 @@ from . import nvfp4
 
 
 class Form(NamedTuple):
-    """What travels for x, and how the results are made of what arrives."""
+    """What travels for x, and how the results are made of the rows and scales that arrive."""
 
     rows: torch.Tensor
     scales: torch.Tensor | None
     options: dict[str, Any]
     """Of the dispatch."""
-    outputs: Callable[[heddle.Received], Any]
-    finish: Callable[[heddle.Received, Any], None] | None = None
+    outputs: Callable[[torch.Tensor, Any], Any]
+    finish: Callable[[Any, Any], None] | None = None
+    """Once they have arrived, with their scales and the results."""
+    global_scale: torch.Tensor | None = None
 
 
 def form_of(
@@ -42,34 +43,28 @@ def form_of(
     return Form(x, None, {"quantise": how}, _rows_and_scales)
 
 
-def _rows(received: heddle.Received) -> Any:
-    return received.x
+def _rows(x: torch.Tensor, scales: Any) -> Any:
+    return x
 
 
-def _rows_and_scales(received: heddle.Received) -> Any:
-    return received.x, received.scales
+def _rows_and_scales(x: torch.Tensor, scales: Any) -> Any:
+    return x, scales
 
 
 def _nvfp4_form(x: torch.Tensor, global_scale: Any) -> Form:
     nvfp4.check(x, global_scale)
     one = global_scale.flatten()[:1].to(torch.float32)
-    return Form(
-        x,
-        None,
-        {"quantise": "nvfp4", "scale_layout": "tiles", "global_scale": one},
-        lambda got: nvfp4.as_gemms_read_it(got.x, got.scales),
-    )
+    return Form(x, None, {"quantise": "nvfp4", "scale_layout": "tiles"}, nvfp4.as_gemms_read_it, global_scale=one)
 
 
 def ready_fp4(x: torch.Tensor, scales: torch.Tensor) -> Form:
     """Rows of 4-bit elements with a scale byte for each 16, as they are."""
 
-    def outputs(received: heddle.Received) -> tuple[torch.Tensor, torch.Tensor]:
-        shape = (*received.x.shape[:2], scales.shape[1])
-        return received.x, torch.zeros(shape, dtype=scales.dtype, device=x.device)
+    def outputs(rows: torch.Tensor, arriving: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return rows, torch.zeros((*rows.shape[:2], scales.shape[1]), dtype=scales.dtype, device=x.device)
 
-    def finish(received: Any, made: Any) -> None:
-        dense = received.scales.clone(memory_format=torch.contiguous_format)
+    def finish(arrived: Any, made: Any) -> None:
+        dense = arrived.clone(memory_format=torch.contiguous_format)
         made[1].view(torch.uint8).copy_(dense.view(torch.uint8))
 
     return Form(x.contiguous(), scales.contiguous().view(torch.int32), {}, outputs, finish)

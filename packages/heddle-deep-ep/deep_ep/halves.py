@@ -13,33 +13,34 @@ from .wait_stats import WaitStats
 
 
 def end_of_call(
-    made: Any,
-    is_split: bool,
+    receive: Callable[[], Any] | None,
     is_async: bool,
-    finish: Callable[[], None],
+    finish: Callable[[], None] | None,
     stats: WaitStats | None,
     device: torch.device,
 ) -> tuple[EventOverlap, Callable[[], None] | None]:
-    """(event, hook or None) of a call with tensors of `device`. finish() runs after the receive. `made` is the call's
-    result, or what receives it."""
-    if not is_split:
+    """(event, hook or None) of a call with tensors of `device`: None as `receive` if it has received. finish() runs
+    after that."""
+    if receive is None:
         if stats is not None:
             stats.add()
-        finish()
+        if finish is not None:
+            finish()
         return EventOverlap(EventHandle() if is_async else None), None
     stream = torch.cuda.current_stream(device) if device.type == "cuda" else CpuStream()
-    waiting: list[Any] = [made]
+    waiting = [receive]
 
     def hook() -> None:
         if not waiting:
             return
-        split = waiting.pop()
+        rest = waiting.pop()
         with on(stream):
             if stats is not None:
                 stats.begin()
-            split.receive()
+            rest()
             if stats is not None:
                 stats.add()
-            finish()
+            if finish is not None:
+                finish()
 
     return EventOverlap(None), hook

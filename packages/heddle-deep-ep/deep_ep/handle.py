@@ -7,6 +7,9 @@
 4 is_token_in_rank   [N, R] bool
 5 topk_idx           [N, K] int32; K = 0 for a dispatch without expert ids
 6 numbers            [3] int64 on the CPU: format, experts, rows of the dispatch's output
+
+On a GPU a dispatch with num_worst_tokens leaves that many rows in 2 and 3, as the host waits for no count: n is the
+last number of 0.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ class Kept(NamedTuple):
     handle: heddle.Handle
     experts: int
     rows: int
+    is_fixed: bool
     tensors: tuple[torch.Tensor, ...]
 
 
@@ -60,41 +64,25 @@ class Route(NamedTuple):
 
 
 def pack(
-    buffer: heddle.Buffer,
-    received: heddle.Received,
-    plan: heddle.Plan,
-    is_token_in_rank: torch.Tensor,
-    resets: int | None,
+    buffer: heddle.Buffer, made: tuple[Any, ...], is_token_in_rank: torch.Tensor, resets: int, is_fixed: bool
 ) -> tuple[torch.Tensor, ...]:
-    """The tensors of a dispatch's handle. Their sizes are exact: where the host does not know them, it waits. `plan` is
-    of that dispatch, after as many `resets` of the buffer; None: its output has a worst-case size.
-
-    Raises OverflowError_ if more tokens arrived than the output has rows.
-    """
-    route = received.handle
-    offset, recv_token, source_tokens, recv_ids = route.tensors()
-    ranks, rows, is_fixed = buffer.size, received.x.shape[0], resets is None
-    count = int(offset[-1]) if is_fixed and offset.is_cuda else len(recv_token)
-    if count > rows:
-        raise heddle.OverflowError_(f"num_worst_tokens = {rows}, legal: {count} or more")
-    column = offset.as_strided((ranks, 1), (1, 1), offset.storage_offset() + 1)
-    matrix = column * _own_column(ranks, buffer.rank, offset.device)
-    topk = plan.topk
+    """The tensors of a dispatch's handle, of what heddle's dispatch_tokens() made after as many `resets` of the buffer.
+    `is_fixed`: its output has a worst-case size."""
+    x, _, _, _, _, ends, recv_token, source_tokens, recv_ids, ids, core = made
+    rows = x.shape[0]
+    held = min(recv_token.shape[0], rows)
+    matrix = ends * _own_column(buffer.size, buffer.rank, ends.device)
     tensors = (
         source_tokens,
-        _first(recv_ids, count) if topk else offset.new_zeros(count, 0),
-        _first(recv_token, count),
+        ends.new_zeros(held, 0) if recv_ids is None else first_rows(recv_ids, held),
+        first_rows(recv_token, held),
         is_token_in_rank,
-        plan.ids if topk else offset.new_zeros(is_token_in_rank.shape[0], 0),
+        ends.new_zeros(is_token_in_rank.shape[0], 0) if ids is None else ids,
         _numbers(buffer.experts, rows),
     )
-    if resets is not None:  # heddle's handle of a worst-case output is of all its rows
-        setattr(matrix, _KEPT, Kept(buffer, resets, route, buffer.experts, rows, tensors))
+    route = heddle.Handle(core, True)
+    setattr(matrix, _KEPT, Kept(buffer, resets, route, buffer.experts, rows, is_fixed, tensors))
     return matrix, *tensors
-
-
-def _first(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    return tensor if len(tensor) == count else tensor[:count]
 
 
 @lru_cache(maxsize=256)
@@ -141,24 +129,52 @@ def plan_of(buffer: heddle.Buffer, topk_idx: torch.Tensor | None, is_token_in_ra
     return buffer.plan_from_rank_map(is_token_in_rank)
 
 
-def heddle_handle(buffer: heddle.Buffer, route: Route, resets: int) -> heddle.Handle:
-    """The same route for heddle, after as many `resets` of the buffer.
+class Way(NamedTuple):
+    """A route as heddle takes it."""
+
+    handle: heddle.Handle
+    rows: int
+    """Of what is combined along it."""
+    is_fixed: bool
+    """A dispatch along it has these rows, whether they hold tokens or not."""
+
+
+def way_of(buffer: heddle.Buffer, route: Route, resets: int, rows: int | None = None) -> Way:
+    """The route again, after as many `resets` of the buffer, for `rows` to combine, if that many are given. Nothing
+    waits for a GPU but where tensors of the handle were copied.
 
     Raises UsageError for tensors that are not of one dispatch of this buffer.
     """
     kept = route.kept
-    if kept is not None and kept.buffer is buffer and kept.resets == resets:
-        return kept.handle
+    if kept is not None and kept.buffer is buffer and kept.resets == resets and rows in (None, kept.rows):
+        return Way(kept.handle, kept.rows, kept.is_fixed)
     prefix = route.rank_prefix_matrix
     if prefix.dim() != 2 or prefix.shape != (buffer.size, buffer.size):
         raise UsageError(
             f"handle's rank_prefix_matrix is {list(prefix.shape)}, legal: [{buffer.size}, {buffer.size}], of this group"
         )
-    offset = torch.cat([prefix.new_zeros(1), prefix[:, buffer.rank]])
-    return buffer.handle(
+    count = _count_of(route, buffer.rank)
+    made = buffer.handle(
         plan_of(buffer, route.topk_idx, route.is_token_in_rank),
-        recv_offset=offset,
-        recv_token=route.recv_src_idx,
+        recv_offset=torch.cat([prefix.new_zeros(1), prefix[:, buffer.rank]]),
+        recv_token=first_rows(route.recv_src_idx, count),
         source_tokens=route.source_tokens,
-        recv_ids=route.recv_ids,
+        recv_ids=first_rows(route.recv_ids, count),
     )
+    return Way(made, count, False)
+
+
+def _count_of(route: Route, rank: int) -> int:
+    """Tokens that were received."""
+    held = route.recv_src_idx.shape[0]
+    if not route.recv_src_idx.is_cuda or held != route.rows:
+        return held
+    count = int(route.rank_prefix_matrix[-1, rank])
+    if count > held:
+        raise UsageError(f"num_worst_tokens = {held} in the handle's dispatch, legal: {count} or more, which arrived")
+    return count
+
+
+def first_rows(tensor: torch.Tensor, count: int) -> torch.Tensor:
+    """The same tensor where it has no more."""
+    return tensor if tensor.shape[0] == count else tensor[:count]

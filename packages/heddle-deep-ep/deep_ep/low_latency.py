@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from heddle import UsageError
+from heddle.arguments import dispatch_options
 
 from . import low_latency_handle
 from .checks import check_ids, check_weights, positive, refuse_fork
@@ -14,6 +15,7 @@ from .combine_buffers import CombineBuffers
 from .engine import Engine, telling_others
 from .forms import Form, form_of
 from .halves import end_of_call
+from .prepared import Prepared, PreparedCalls, key_of
 from .signals import wait_for_experts, wait_for_rows
 from .sizes import low_latency_window
 from .trtllm import ReadyFp4
@@ -28,6 +30,7 @@ class LowLatency(ReadyFp4):
     group_size: int
     runtime: Engine
     _combine_buffers: CombineBuffers
+    _prepared_calls: PreparedCalls
 
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
         """Nothing to do: modes share no memory."""
@@ -75,6 +78,13 @@ class LowLatency(ReadyFp4):
         valid; a rank's rows lie together. With topk_weights after recv_count: weights [L, R M] float32, source ranks
         [L, R M] int32.
         """
+        key = None
+        if not (use_nvfp4 or use_ue8m0_for_sf or pertoken_quant or (async_finish and return_recv_hook)):
+            choices = (num_max_dispatch_tokens_per_rank, num_experts, use_fp8, round_scale, use_ue8m0)
+            key = key_of(x, topk_idx, *choices)
+        if topk_weights is cumulative_local_expert_recv_stats is dispatch_wait_recv_cost_stats is None:
+            if prepared := self._prepared_calls.find(key):
+                return prepared.dispatch(x, topk_idx, async_finish, return_recv_hook)
         check_ids(topk_idx)
         if not isinstance(x, torch.Tensor) or x.dim() != 2:
             raise UsageError(f"x is {type(x).__name__}, legal: bfloat16 [tokens, hidden]")
@@ -95,6 +105,7 @@ class LowLatency(ReadyFp4):
             topk_weights=topk_weights,
             counts=cumulative_local_expert_recv_stats,
             waits=dispatch_wait_recv_cost_stats,
+            key=key,
         )
 
     def _dispatch_form(
@@ -111,8 +122,10 @@ class LowLatency(ReadyFp4):
         topk_weights: torch.Tensor | None = None,
         counts: torch.Tensor | None = None,
         waits: torch.Tensor | None = None,
+        key: Any = None,
     ) -> tuple[Any, ...]:
-        """A dispatch of what `make_form` makes of x, whose errors reach the other ranks."""
+        """A dispatch of what `make_form` makes of x, whose errors reach the other ranks. `key`: of calls that are the
+        same but for what the tensors hold."""
         tokens = positive("num_max_dispatch_tokens_per_rank", max_tokens)
         experts = positive("num_experts", num_experts)
         window = low_latency_window(tokens, hidden, self.group_size, experts, topk_idx.shape[1])
@@ -124,28 +137,37 @@ class LowLatency(ReadyFp4):
                 check_weights(topk_weights, topk_idx.shape)
             check_counts(counts, len(buffer.local_experts))
             stats = WaitStats.of("dispatch_wait_recv_cost_stats", waits, self.rank, self.group_size)
-            plan = buffer.plan(topk_idx)
             if topk_idx.shape[0] != x.shape[0]:
                 raise UsageError(f"topk_idx has {topk_idx.shape[0]} rows, legal: {x.shape[0]}, as x")
-        call = buffer.dispatch_send if return_recv_hook else buffer.dispatch
-        made: Any = call(
-            plan, form.rows, scales=form.scales, weights=topk_weights, layout="slab", max_tokens=tokens, **form.options
+            options = dispatch_options(layout="slab", max_tokens=tokens, **form.options)
+        made, receive = buffer.dispatch_slab(
+            topk_idx,
+            form.rows,
+            options,
+            scales=form.scales,
+            weights=topk_weights,
+            global_scale=form.global_scale,
+            splits=return_recv_hook,
         )
-        result = made.result if return_recv_hook else made
-        outputs = form.outputs(result)
+        rows, scales, count, _, _, weights, sources, _ = made
+        outputs = form.outputs(rows, scales)
 
         def finish() -> None:
             if form.finish is not None:
-                form.finish(result, outputs)
+                form.finish(scales, outputs)
             if counts is not None:
-                counts.add_(result.num_per_expert)
+                counts.add_(count)
 
-        handle = low_latency_handle.make(buffer, result, topk_idx.shape, (tokens, hidden, experts))
-        event, hook = end_of_call(made, return_recv_hook, async_finish, finish, stats, x.device)
+        sizes = (tokens, hidden, experts)
+        if key is not None:
+            prepared = Prepared(self.runtime.epoch, buffer, options, form.outputs, topk_idx.shape, sizes)
+            self._prepared_calls.keep(key, prepared)
+        handle = low_latency_handle.make(buffer, made, topk_idx.shape, sizes)
+        rest = finish if form.finish is not None or counts is not None else None  # it keeps the outputs alive
+        event, hook = end_of_call(receive, async_finish, rest, stats, x.device)
         if topk_weights is None:
-            return outputs, result.num_per_expert, handle, event, hook
-        sources = result.row_source.view(handle[0].shape)
-        return outputs, result.num_per_expert, result.weights.view(sources.shape), sources, handle, event, hook
+            return outputs, count, handle, event, hook
+        return outputs, count, weights, sources, handle, event, hook
 
     def low_latency_combine(
         self,
@@ -207,11 +229,12 @@ class LowLatency(ReadyFp4):
         made: Any = call(route.handle, sent, weights=topk_weights, out=target)
 
         def finish() -> None:
-            if out is not None and target is not None and target is not out:
-                out.copy_(target)
+            assert out is not None and target is not None  # memory of the caller's that heddle cannot write to
+            out.copy_(target)
 
         combined = (made.result if return_recv_hook else made).x if out is None else out
-        event, hook = end_of_call(made, return_recv_hook, async_finish, finish, stats, x.device)
+        receive = made.receive if return_recv_hook else None
+        event, hook = end_of_call(receive, async_finish, None if target is out else finish, stats, x.device)
         return combined, event, hook
 
     def get_next_low_latency_combine_buffer(self, handle: tuple[Any, ...]) -> torch.Tensor:

@@ -36,12 +36,13 @@ class Route(NamedTuple):
 
 
 def make(
-    buffer: heddle.Buffer, received: heddle.Received, batch: torch.Size, sizes: tuple[int, int, int]
+    buffer: heddle.Buffer, made: tuple[Any, ...], batch: torch.Size, sizes: tuple[int, int, int]
 ) -> tuple[torch.Tensor, Any, int, int, int]:
-    """(src_info [L, R M], layout_range [L, R], M, H, E), `sizes` being the last three, `batch` (N, K)."""
-    src_info = received.row_token.view(len(buffer.local_experts), buffer.size * sizes[0])
-    setattr(src_info, _ROUTE, Route(buffer, received.handle, *batch))
-    return src_info, received.layout_range, *sizes
+    """(src_info [L, R M], layout_range [L, R], M, H, E) of what heddle's dispatch_slab() made, `sizes` being the last
+    three, `batch` (N, K)."""
+    _, _, _, src_info, layout_range, _, _, handle = made
+    setattr(src_info, _ROUTE, Route(buffer, heddle.Handle(handle, True), *batch))
+    return src_info, layout_range, *sizes
 
 
 def route_of(handle: Any) -> Route:

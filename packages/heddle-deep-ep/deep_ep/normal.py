@@ -8,12 +8,13 @@ from typing import Any
 import heddle
 import torch
 from heddle import UsageError
+from heddle.arguments import dispatch_options
 
 from . import checks
 from .checks import check_ids, check_weights, positive, rows_and_scales
 from .config import NUM_LOCAL_RANKS, Config
 from .engine import Engine, telling_others
-from .handle import heddle_handle, pack, plan_of, unpack
+from .handle import first_rows, pack, plan_of, unpack, way_of
 from .routing import exchange_counts, layout_of
 from .sizes import align
 from .streams import CommStream, check_v1_flags
@@ -130,22 +131,21 @@ class NormalMode:
             alignment = positive("expert_alignment", alignment)
             worst = positive("num_worst_tokens", worst, 0)
             self._check_routing(rows, in_rank, topk_idx, topk_weights, worst)
+            fixed: dict[str, Any] = {"fixed_size": True, "capacity": worst, "max_tokens": worst} if worst else {}
+            options = dispatch_options(**fixed)
             plan = plan_of(buffer, topk_idx, in_rank)
-        fixed: dict[str, Any] = {"fixed_size": True, "capacity": worst, "max_tokens": worst} if worst else {}
-        received: Any = buffer.dispatch(plan, rows, scales=scales, weights=topk_weights, **fixed)
+        made = buffer.dispatch_tokens(plan, rows, options, scales=scales, weights=topk_weights)
+        recv_x, recv_scales, ids, weights, num_per_expert, *_ = made
         if topk_idx is None:
-            counts = exchange_counts(buffer, layout[2])
+            counts, weights = exchange_counts(buffer, layout[2]), None
         else:
-            counts = [] if worst else received.num_per_expert.tolist()
-        per_expert = counts if alignment == 1 else [align(count, alignment) for count in counts]
-        handle = pack(buffer, received, plan, in_rank, None if worst else self.runtime.resets)
-        ids = weights = None
-        if topk_idx is not None:
-            ids = received.ids.to(topk_idx.dtype)
-            weights = received.weights
+            counts = [] if worst else num_per_expert.tolist()
+            ids = ids.to(topk_idx.dtype)
             if offset is not None:
                 ids = torch.where(ids < 0, layout[2].numel(), ids + offset)
-        return checks.parts_like(x, received.x, received.scales), ids, weights, per_expert, handle
+        per_expert = counts if alignment == 1 else [align(count, alignment) for count in counts]
+        handle = pack(buffer, made, in_rank, self.runtime.resets, bool(worst))
+        return checks.parts_like(x, recv_x, recv_scales), ids, weights, per_expert, handle
 
     def _buffer_for(self, layout: tuple[Any, ...]) -> tuple[heddle.Buffer, torch.Tensor]:
         for name, tensor in zip(_LAYOUT, layout, strict=True):
@@ -179,8 +179,8 @@ class NormalMode:
             if topk_idx is not None or topk_weights is not None:
                 raise UsageError("topk_idx is given with a handle, legal: None, for topk_weights as well")
             rows, scales = rows_and_scales(x)
-            ours = heddle_handle(buffer, route, self.runtime.resets)
-        received = buffer.dispatch(ours, rows, scales=scales)
+            way = way_of(buffer, route, self.runtime.resets)
+        received = buffer.dispatch(way.handle, rows, scales=scales, fixed_size=way.is_fixed)
         again = checks.parts_like(x, received.x, received.scales)
         missing = route.rows - received.x.shape[0]
         if missing > 0:
@@ -225,15 +225,14 @@ class NormalMode:
             rows, scales = rows_and_scales(x)
             if scales is not None:
                 raise UsageError("x is (rows, scales), legal in combine: a tensor")
-            received = route.recv_src_idx.shape[0]
-            if rows.shape[0] not in (received, route.rows):
+            if rows.shape[0] not in (route.recv_src_idx.shape[0], route.rows):
                 raise UsageError(f"x has {rows.shape[0]} rows, legal: {route.rows}, as dispatch returned")
             if topk_weights is not None:
                 check_weights(topk_weights, (rows.shape[0], route.topk_idx.shape[1]))
             biases = checks.biases(bias)
-            ours = heddle_handle(buffer, route, self.runtime.resets)
-        weights = None if topk_weights is None else topk_weights[:received]
-        combined = buffer.combine(ours, rows[:received], bias=biases or None, row_weights=weights)
+            way = way_of(buffer, route, self.runtime.resets, rows.shape[0])
+        weights = None if topk_weights is None else first_rows(topk_weights, way.rows)
+        combined = buffer.combine(way.handle, first_rows(rows, way.rows), bias=biases or None, row_weights=weights)
         return combined.x, combined.weights
 
     internode_dispatch = dispatch

@@ -1,0 +1,123 @@
+// Dispatches as deep_ep makes them: one call from Python hands out all tensors, and a low-latency one plans as well. Of a call of
+// a few rows, what it costs Python is most.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include "blocking.hpp"
+#include "calls.hpp"
+#include "inputs.hpp"
+#include "placement.hpp"
+#include "refusal.hpp"
+#include "sent.hpp"
+#include "tensor.hpp"
+
+namespace heddle::python {
+namespace {
+
+using Stream = std::optional<uintptr_t>;
+
+struct SlabArrays {
+  Array ids;
+  DispatchArrays rows;
+
+  SlabArrays(nb::handle ids_in, nb::handle x, nb::handle scales, nb::handle weights, nb::handle global_scale)
+      : ids(array_of(ids_in, "ids")), rows(x, std::nullopt, scales, weights, global_scale) {}
+};
+
+/// A plan is made without the peers, who must hear of its error.
+Plan plan_or_refusal(Buffer& buffer, const TensorView& ids, const Placement& on) {
+  try {
+    return buffer.plan(ids, on);
+  } catch (const Error& error) {
+    buffer.refuse_dispatch(argument_of(error));
+    throw;
+  }
+}
+
+/// A tensor of a value for each place of the slab, as [L, R M].
+nb::object by_place(Tensor tensor, const Received& received, bool torch) {
+  const int64_t experts = received.x.view.dim(0), places = received.x.view.dim(1);
+  const nb::object own = foreign_array(tensor);
+  if (!own.is_none()) return own.attr("view")(experts, places);
+  tensor.view.shape = {experts, places};
+  return exported(tensor, torch);
+}
+
+/// (x, scales, num_per_expert, row_token, layout_range, weights, row_source, handle), those by place as [L, R M]; what came
+/// without weights has neither them nor sources.
+nb::tuple outputs_of(const Received& received, bool has_weights, bool torch) {
+  const auto with_weights = [&](const Tensor& tensor) {
+    return has_weights ? by_place(tensor, received, torch) : nb::none();
+  };
+  return nb::make_tuple(exported(received.x, torch), exported(received.scales, torch),
+                        exported(received.num_per_expert, torch), by_place(received.row_token, received, torch),
+                        exported(received.layout_range, torch), with_weights(received.weights),
+                        with_weights(received.row_source), received.handle);
+}
+
+nb::tuple dispatch_slab(OwnBuffer& own, nb::handle ids, nb::handle x, nb::handle scales, nb::handle weights,
+                        nb::handle global_scale, const DispatchOptions& options, Stream stream, int num_sms,
+                        bool torch) {
+  const auto arrays =
+      arrays_or_refusal<SlabArrays>(own, &Buffer::refuse_dispatch, ids, x, scales, weights, global_scale);
+  const DispatchOptions all = placed(options, stream, num_sms);
+  const Received received = blocking(own.get(), [&](Buffer& buffer) {
+    return buffer.dispatch(plan_or_refusal(buffer, arrays.ids.view, all.on), arrays.rows.input(), all);
+  });
+  return outputs_of(received, !weights.is_none(), torch);
+}
+
+/// (outputs, what receives).
+nb::tuple dispatch_slab_send(OwnBuffer& own, nb::handle ids, nb::handle x, nb::handle scales, nb::handle weights,
+                             nb::handle global_scale, const DispatchOptions& options, Stream stream, int num_sms,
+                             bool torch) {
+  auto arrays = arrays_or_refusal<SlabArrays>(own, &Buffer::refuse_dispatch, ids, x, scales, weights, global_scale);
+  const DispatchOptions all = placed(options, stream, num_sms);
+  auto split = blocking(own.get(), [&](Buffer& buffer) {
+    return buffer.dispatch_send(plan_or_refusal(buffer, arrays.ids.view, all.on), arrays.rows.input(), all);
+  });
+  const nb::tuple outputs = outputs_of(*split.result, !weights.is_none(), torch);
+  return nb::make_tuple(outputs, Sent<Received>{std::move(split), std::make_shared<SlabArrays>(std::move(arrays))});
+}
+
+/// [R, 1]: tokens received from ranks 0 to i.
+TensorView ends_of(const Handle& handle) {
+  TensorView view = handle.recv_offset();
+  view.data = static_cast<int32_t*>(view.data) + 1;
+  view.shape = {view.shape[0] - 1, 1};
+  return view;
+}
+
+/// (x, scales, ids, weights, num_per_expert, ends, recv_token, source_tokens, recv_ids, ids of the plan, handle); the last but
+/// one are those of a handle, and None without expert ids.
+nb::tuple dispatch_tokens(OwnBuffer& own, const Plan& plan, nb::handle x, nb::handle scales, nb::handle weights,
+                          const DispatchOptions& options, Stream stream, int num_sms, bool torch) {
+  const auto arrays =
+      arrays_or_refusal<DispatchArrays>(own, &Buffer::refuse_dispatch, x, Name(), scales, weights, nb::none());
+  const DispatchOptions all = placed(options, stream, num_sms);
+  const Received got = blocking(own.get(), [&](Buffer& buffer) { return buffer.dispatch(plan, arrays.input(), all); });
+  const auto of_route = [&](const TensorView& view) { return exported(kept(view, got.handle), torch); };
+  const bool has_ids = plan.topk() > 0;
+  return nb::make_tuple(exported(got.x, torch), exported(got.scales, torch), exported(got.ids, torch),
+                        exported(got.weights, torch), exported(got.num_per_expert, torch),
+                        of_route(ends_of(got.handle)), of_route(got.handle.recv_token()),
+                        of_route(got.handle.source_tokens()), has_ids ? of_route(got.handle.recv_ids()) : nb::none(),
+                        has_ids ? of_route(plan.ids()) : nb::none(), got.handle);
+}
+
+}  // namespace
+
+void bind_quick_calls(nb::class_<OwnBuffer>& buffer) {
+  const auto bind = [&](const char* name, auto call) {
+    buffer.def(name, call, nb::arg("ids").none(), nb::arg("x").none(), nb::arg("scales").none(),
+               nb::arg("weights").none(), nb::arg("global_scale").none(), nb::arg("options"), nb::arg("stream").none(),
+               nb::arg("num_sms"), nb::arg("torch"));
+  };
+  bind("dispatch_slab", &dispatch_slab);
+  bind("dispatch_slab_send", &dispatch_slab_send);
+  buffer.def("dispatch_tokens", &dispatch_tokens, nb::arg("plan"), nb::arg("x").none(), nb::arg("scales").none(),
+             nb::arg("weights").none(), nb::arg("options"), nb::arg("stream").none(), nb::arg("num_sms"),
+             nb::arg("torch"));
+}
+
+}  // namespace heddle::python
