@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import heddle
@@ -22,6 +22,25 @@ class Settings(NamedTuple):
     fixed: bool
 
 
+class once_but_in_graphs:  # noqa: N801 - reads as a decorator
+    """A tensor that is made at its first use; of a dispatch in a graph's capture at each: every replay has another."""
+
+    def __init__(self, make: Callable[[Any], torch.Tensor]) -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, of: Any, owner: type) -> Any:
+        if of is None:
+            return self
+        value = self._make(of)
+        if not of._is_captured:
+            of.__dict__[self._name] = value
+        return value
+
+
 class EPHandle:
     """N tokens of this rank, n rows received, K columns, L local experts, R ranks. Its tensors are its own: none is an
     output. Made by dispatch."""
@@ -37,6 +56,7 @@ class EPHandle:
         self._buffer = buffer
         self._route = received.handle
         self._fixed = settings.fixed
+        self._is_captured = received.x.is_cuda and torch.cuda.is_current_stream_capturing()
         self._rows = received.x.shape[0]
         self._counts = received.num_per_expert.clone()
         self.do_expand = settings.do_expand
@@ -56,17 +76,17 @@ class EPHandle:
             self.num_recv_tokens_per_expert_list = [align(count, settings.alignment) for count in counts]
             self.num_recv_tokens = self._route.num_received
 
-    @cached_property
+    @once_but_in_graphs
     def psum_num_recv_tokens_per_scaleup_rank(self) -> torch.Tensor:
         """[R] int32: tokens received from ranks 0 to i; the last is their number."""
         return self._route.recv_offset[1:].clone()
 
-    @cached_property
+    @once_but_in_graphs
     def num_unaligned_recv_tokens_per_expert(self) -> torch.Tensor:
         """[L] int32 rows, or (token, column) pairs without do_expand."""
         return self._counts
 
-    @cached_property
+    @once_but_in_graphs
     def psum_num_recv_tokens_per_expert(self) -> torch.Tensor:
         """[L] int32. Without do_expand the prefix sum of aligned counts, own included; with it the row after the
         expert's last: rounded up, where the next expert's rows begin."""
@@ -74,7 +94,7 @@ class EPHandle:
         ends = torch.cumsum(aligned, dim=0, dtype=torch.int32)
         return ends if not self.do_expand else ends - aligned + self._counts
 
-    @cached_property
+    @once_but_in_graphs
     def recv_src_metadata(self) -> torch.Tensor:
         """[n, K + 2] int32 of each received token: source rank x M + token; source rank x K + its first column here;
         rows of its columns with do_expand, else -1."""
@@ -95,7 +115,7 @@ class EPHandle:
         same = (ids[:, :, None] == ids[:, None, :]) & (ids >= 0)[:, :, None]
         return torch.where(same, rows[:, None, :], -1).amax(dim=2) if ids.numel() else rows
 
-    @cached_property
+    @once_but_in_graphs
     def dst_buffer_slot_idx(self) -> torch.Tensor:
         """[N, K] int32: own rank x M + the token's place among those that go to the column's owner; -1 for none."""
         plan = self._route.plan
