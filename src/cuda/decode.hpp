@@ -94,12 +94,19 @@ struct TokenSets {
   }
 };
 
-/// A block's own memory, beside what the kernel itself declares.
+/// A block's own memory, beside what the kernel itself declares: a dispatch's sets and owners of experts, then the places of
+/// rows here; a combine's sets.
+HEDDLE_HD inline int64_t decode_sets_bytes(const DispatchArgs& args) {
+  const Topology& topo = args.call.ctx.topo;
+  return round_up(TokenSets::of(args.plan.tokens).bytes(topo.world + topo.experts), 16);
+}
+HEDDLE_HD inline int64_t decode_routes_bytes(const DispatchArgs& args) {
+  return decode_sets_bytes(args) + round_up(args.call.ctx.topo.experts, 16);
+}
 inline int64_t decode_shared_bytes(const DispatchArgs& args) {
   const Topology& topo = args.call.ctx.topo;
   const int64_t local = topo.num_local(topo.rank);
-  return round_up(TokenSets::of(args.plan.tokens).bytes(topo.world + topo.experts), 16) +
-         local * (topo.world * int64_t{sizeof(int32_t)} + 2 * int64_t{sizeof(int32_t)}) + 16 + topo.experts;
+  return decode_routes_bytes(args) + (local * (topo.world + 2) + 1) * int64_t{sizeof(int32_t)};
 }
 inline int64_t decode_shared_bytes(const CombineArgs& args) {
   return round_up(TokenSets::of(args.plan.tokens).bytes(args.call.ctx.topo.world), 16);
