@@ -169,10 +169,14 @@ class Buffer {
 
   /// Every token goes once to each rank that owns one of its experts. Collective.
   Received dispatch(const Plan&, const DispatchInput&, const DispatchOptions& = {});
+  /// The same from ids, without a plan of before: Handle::plan() gives it. On a GPU's stream the dispatch makes the plan in its
+  /// own launch where it can; an id outside [-1, E) counts as none then.
+  Received dispatch(const TensorView& ids, const DispatchInput&, const DispatchOptions& = {});
   /// The same route again: outputs have the sizes of the first time, and the same order.
   Received dispatch(const Handle&, const DispatchInput&, DispatchOptions = {});
   /// Sends and returns. At most two may wait for their receive; a third send runs that of the first.
   Split<Received> dispatch_send(const Plan&, const DispatchInput&, const DispatchOptions& = {});
+  Split<Received> dispatch_send(const TensorView& ids, const DispatchInput&, const DispatchOptions& = {});
 
   /// Brings the experts' rows back and sums them in FP32. Collective.
   Combined combine(const Handle&, const CombineInput&, const CombineOptions& = {});

@@ -31,10 +31,8 @@ class CpuBackend : public Backend {
   void write(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
 
   int64_t plan_lanes() const override { return crew_.size(); }
-  IdCheck take_ids(const TableView& ids, int experts, int32_t* to) override {
-    IdCheck check;
+  void take_ids(const TableView& ids, int experts, int32_t* to, IdCheck& check) override {
     heddle::take_ids(Solo{}, ids, experts, to, &check.bad);
-    return check;
   }
   void take_map(const TableView& map, uint8_t* to) override { heddle::take_map(Solo{}, map, to); }
   void plan(const Topology& topo, const PlanView& view) override {
@@ -42,6 +40,7 @@ class CpuBackend : public Backend {
   }
 
   bool dispatch_send(const DispatchArgs& a) override {
+    make_plan_of(a);
     return run([&](const auto& coop) { return heddle::dispatch_send(coop, port_, a); });
   }
   bool dispatch_headers(const DispatchArgs& a) override {

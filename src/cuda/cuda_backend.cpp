@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
 #include <utility>
 
 #include "base/clock.hpp"
@@ -91,18 +92,22 @@ void CudaBackend::keep(std::shared_ptr<const void> kept) {
 }
 
 /// In a capture nobody could be told of a bad id: it counts as none.
-IdCheck CudaBackend::take_ids(const TableView& ids, int experts, int32_t* to) {
+IdCheck CudaBackend::expect_ids() {
   IdCheck check;
-  IdCheck* told = nullptr;
-  if (!is_capturing()) {
-    check.ticket = ++plans_;
-    told = id_checks_.get() + check.ticket % kIdChecks;
-    *told = check;
-  }
-  uint64_t* bad = told == nullptr ? nullptr : &told->bad;
+  if (is_capturing()) return check;
+  check.ticket = ++plans_;
+  id_checks_.get()[check.ticket % kIdChecks] = check;
+  return check;
+}
+
+uint64_t* CudaBackend::place_of(const IdCheck& check) const {
+  return check.ticket == 0 ? nullptr : &id_checks_.get()[check.ticket % kIdChecks].bad;
+}
+
+void CudaBackend::take_ids(const TableView& ids, int experts, int32_t* to, IdCheck& check) {
+  uint64_t* bad = place_of(check);
   void* arguments[] = {const_cast<TableView*>(&ids), &experts, &to, &bad};
   take_table(take_ids_kernel(), ids, arguments);
-  return check;
 }
 
 uint64_t CudaBackend::bad_id(const IdCheck& check) const {
@@ -162,10 +167,13 @@ bool CudaBackend::run_shot(const Shot& shot, const Site& site, const Call& call)
 template <class Args>
 bool CudaBackend::run_decode(const void* kernel, uint32_t phases, const Args& args) {
   DecodeSite decode = DecodeSite::of(args.call, phases);
+  if constexpr (std::is_same_v<Args, DispatchArgs>) decode.add(args, place_of(args.id_check));
+  const int blocks = decode_blocks(int64_t{args.plan.tokens} * decode.region.parts);
+  decode.lets_next_start = may_overlap(blocks);
   Site site = begin_step();
   if (!decode.receives()) site.refused = nullptr;  // somebody may wait for the last step
   void* arguments[] = {const_cast<DirectPort*>(&port_), const_cast<Args*>(&args), &site, &decode};
-  return run_shot(decode_shot(kernel, decode_shared_bytes(args), arguments), site, args.call);
+  return run_shot(decode_shot(kernel, decode_shared_bytes(args), arguments, blocks), site, args.call);
 }
 
 bool CudaBackend::decode_whole(const DispatchArgs& args) {
@@ -180,6 +188,7 @@ bool CudaBackend::decodes(const Call& call) const { return !call.refusal.is_set(
 
 bool CudaBackend::dispatch_send(const DispatchArgs& args) {
   if (decodes(args.call)) return run_decode(decode_kernels().dispatch, kSendPhase, args);
+  make_plan_of(args);
   return run(Step::dispatch_send, args);
 }
 /// Headers of words are read with the rows.

@@ -38,7 +38,9 @@ class CudaBackend : public Backend {
   void write(void* to, const void* from, size_t bytes) override;
 
   int64_t plan_lanes() const override;
-  IdCheck take_ids(const TableView&, int experts, int32_t* to) override;
+  IdCheck expect_ids() override;
+  void take_ids(const TableView&, int experts, int32_t* to, IdCheck&) override;
+  bool plans_in_dispatch() const override { return true; }
   void take_map(const TableView&, uint8_t* to) override;
   uint64_t bad_id(const IdCheck&) const override;
   void plan(const Topology&, const PlanView&) override;
@@ -120,7 +122,9 @@ class CudaBackend : public Backend {
   bool run_decode(const void* kernel, uint32_t phases, const Args&);
   bool decode_whole(const DispatchArgs&);
   bool decode_whole(const CombineArgs&);
-  Shot decode_shot(const void* kernel, int64_t shared_bytes, void** arguments) const;
+  Shot decode_shot(const void* kernel, int64_t shared_bytes, void** arguments, int blocks) const;
+  int decode_blocks(int64_t items) const;
+  bool may_overlap(int blocks) const;
   bool decodes(const Call&) const;
   void rehearse_decode(const DispatchArgs&, const CombineArgs&);
   void fire(const Shot&);
@@ -132,6 +136,7 @@ class CudaBackend : public Backend {
   void copy(void* to, const void* from, size_t bytes, CUstream_st*);
   void deliver_interrupt();
   void set_interrupted(Ledger*, uint64_t word);
+  uint64_t* place_of(const IdCheck&) const;
   void take_table(const void* kernel, const TableView&, void** arguments);
   uint64_t patience() const;
   [[noreturn]] void give_up(const char* what);

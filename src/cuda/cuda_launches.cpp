@@ -13,6 +13,7 @@ namespace {
 
 constexpr int kPlanThreads = 256;
 constexpr int kOwnShared = 4096;  // that kernels may declare themselves
+constexpr int kFewDecodeBlocks = 16;
 
 const Kernels& kernels_of(Workers workers) {
   switch (workers) {
@@ -73,8 +74,8 @@ void CudaBackend::rehearse_decode(const DispatchArgs& dispatch, const CombineArg
   }
   void* of_dispatch[] = {const_cast<DirectPort*>(&port_), const_cast<DispatchArgs*>(&dispatch), &site, &decode};
   void* of_combine[] = {const_cast<DirectPort*>(&port_), const_cast<CombineArgs*>(&combine), &site, &decode};
-  fire(decode_shot(decode_kernels().dispatch, 0, of_dispatch));
-  fire(decode_shot(decode_kernels().combine, 0, of_combine));
+  fire(decode_shot(decode_kernels().dispatch, 0, of_dispatch, decode_blocks(INT32_MAX)));
+  fire(decode_shot(decode_kernels().combine, 0, of_combine, decode_blocks(INT32_MAX)));
 }
 
 int64_t CudaBackend::plan_lanes() const { return launch_.workers == Workers::warp ? 32 : kPlanThreads; }
@@ -91,11 +92,22 @@ CudaBackend::Shot CudaBackend::shot_of(Step step, void** arguments) const {
           .stream = launch_.stream};
 }
 
-/// A launch that starts early would take the SMs that another rank's on this GPU needs, while both wait for each other.
-CudaBackend::Shot CudaBackend::decode_shot(const void* kernel, int64_t shared_bytes, void** arguments) const {
-  return {.kernel = kernel, .arguments = arguments, .blocks = std::min(usable_sms(), kMostDecodeBlocks),
-          .threads = kDecodeBlock, .shared_bytes = static_cast<int>(shared_bytes), .stream = launch_.stream,
-          .starts_early = is_sm90_ && usable_sms() == num_sms_};
+/// A small call takes at most half of this rank's share: then the next one finds SMs for an early start.
+int CudaBackend::decode_blocks(int64_t items) const {
+  const int share = std::min(usable_sms(), kMostDecodeBlocks);
+  const int64_t wanted = ceil_div(2 * items, kDecodeThreads / 32);  // about as many come as go
+  if (wanted > share / 2) return share;
+  return static_cast<int>(std::max<int64_t>(wanted, std::min(kFewDecodeBlocks, share / 2)));
+}
+
+/// Where ranks share a GPU, a launch must not take the SMs that another's needs, while both wait for each other.
+bool CudaBackend::may_overlap(int blocks) const {
+  return is_sm90_ && (usable_sms() == num_sms_ || 2 * blocks <= usable_sms());
+}
+
+CudaBackend::Shot CudaBackend::decode_shot(const void* kernel, int64_t shared_bytes, void** arguments, int blocks) const {
+  return {.kernel = kernel, .arguments = arguments, .blocks = blocks, .threads = kDecodeBlock,
+          .shared_bytes = static_cast<int>(shared_bytes), .stream = launch_.stream, .starts_early = may_overlap(blocks)};
 }
 
 /// The plain plan, by one block, sums its lanes' counts one after the other: it is for tests, and for more experts than

@@ -56,7 +56,6 @@ CudaBackend::WholeShape CudaBackend::shape_of(const DispatchArgs& args) const {
 /// Calls that no pump can do: only the last step is waited for.
 bool CudaBackend::dispatch_by_steps(const DispatchArgs& args) {
   const bool wait = std::exchange(launch_.wait, false);
-  if (args.makes_plan) plan(args.call.ctx.topo, args.plan);
   dispatch_send(args);
   dispatch_headers(args);
   launch_.wait = wait;
@@ -72,13 +71,16 @@ bool CudaBackend::combine_by_steps(const CombineArgs& args) {
 }
 
 bool CudaBackend::dispatch(const DispatchArgs& args) {
-  if (decodes(args.call)) {
-    if (args.makes_plan) plan(args.call.ctx.topo, args.plan);
-    return decode_whole(args);
-  }
+  if (decodes(args.call)) return decode_whole(args);
   if (launch_.workers != Workers::grid || !has_pump(args)) return dispatch_by_steps(args);
+  if (args.ids.data != nullptr) {
+    DispatchArgs taken = args;
+    take_ids(args.ids, args.call.ctx.topo.experts, args.plan.ids, taken.id_check);
+    taken.ids = {};
+    return dispatch(taken);
+  }
   if (args.makes_plan && plan_shared_bytes(args.call.ctx.topo) > most_shared_bytes_) {
-    plan(args.call.ctx.topo, args.plan);
+    make_plan_of(args);
     DispatchArgs planned = args;
     planned.makes_plan = false;
     return dispatch(planned);

@@ -51,6 +51,23 @@ struct Divider {
   }
 };
 
+/// Where a dispatch finds its ids, in words of 32 bits: a wide id has two, the low one first.
+struct DecodeIds {
+  const int32_t* words = nullptr;
+  int64_t row_stride = 0;
+  int64_t column_stride = 0;
+  bool wide = false;
+  uint64_t* bad = nullptr;  // gets the place + 1 of an id out of range; null: nobody is told
+
+  static DecodeIds of(const DispatchArgs& args, uint64_t* bad) {
+    const TableView& ids = args.ids;
+    if (ids.data == nullptr) return {.words = args.plan.ids, .row_stride = args.plan.topk, .column_stride = 1};
+    const bool wide = ids.dtype == DType::i64;
+    return {.words = static_cast<const int32_t*>(ids.data), .row_stride = ids.row_stride << wide,
+            .column_stride = ids.column_stride << wide, .wide = wide, .bad = bad};
+  }
+};
+
 /// What a launch needs beside its arguments. All that the host can work out is in here: kernels that run for some
 /// microseconds spend most of them on code that they come to for the first time.
 struct DecodeSite {
@@ -59,7 +76,15 @@ struct DecodeSite {
   int64_t words[kLanes] = {};  // where in a window the words of rank 0 lie, and those of the next rank from there
   int64_t pitch = 0;
   Divider parts;
+  Divider topk;
+  Divider ranks;
+  DecodeIds ids;  // of a dispatch, and so what follows
+  int32_t first_expert = 0;
+  int32_t num_local = 0;
+  int32_t owners_at = 0;  // in a block's own memory
+  int32_t places_at = 0;
   uint32_t phases = kSendPhase | kReceivePhase;
+  bool lets_next_start = false;  // before this launch has ended
 
   static DecodeSite of(const Call& call, uint32_t phases) {
     DecodeSite site;
@@ -68,9 +93,14 @@ struct DecodeSite {
     for (int lane = 0; lane < kLanes; ++lane) site.words[lane] = call.ctx.window.words(call.shape.kind, lane, 0);
     site.pitch = call.ctx.window.words(call.shape.kind, 0, 1) - site.words[0];
     site.parts = Divider::by(site.region.parts);
+    site.topk = Divider::by(call.shape.topk);
+    site.ranks = Divider::by(call.ctx.topo.world);
     site.phases = phases;
     return site;
   }
+
+  /// What only a dispatch needs.
+  void add(const DispatchArgs&, uint64_t* bad_id);
 
   HEDDLE_HD bool sends() const { return (phases & kSendPhase) != 0; }
   HEDDLE_HD bool receives() const { return (phases & kReceivePhase) != 0; }
@@ -96,11 +126,11 @@ struct TokenSets {
 
 /// A block's own memory, beside what the kernel itself declares: a dispatch's sets and owners of experts, then the places of
 /// rows here; a combine's sets.
-HEDDLE_HD inline int64_t decode_sets_bytes(const DispatchArgs& args) {
+inline int64_t decode_sets_bytes(const DispatchArgs& args) {
   const Topology& topo = args.call.ctx.topo;
   return round_up(TokenSets::of(args.plan.tokens).bytes(topo.world + topo.experts), 16);
 }
-HEDDLE_HD inline int64_t decode_routes_bytes(const DispatchArgs& args) {
+inline int64_t decode_routes_bytes(const DispatchArgs& args) {
   return decode_sets_bytes(args) + round_up(args.call.ctx.topo.experts, 16);
 }
 inline int64_t decode_shared_bytes(const DispatchArgs& args) {
@@ -108,6 +138,15 @@ inline int64_t decode_shared_bytes(const DispatchArgs& args) {
   const int64_t local = topo.num_local(topo.rank);
   return decode_routes_bytes(args) + (local * (topo.world + 2) + 1) * int64_t{sizeof(int32_t)};
 }
+inline void DecodeSite::add(const DispatchArgs& args, uint64_t* bad_id) {
+  const Topology& topo = args.call.ctx.topo;
+  ids = DecodeIds::of(args, bad_id);
+  first_expert = topo.first_expert(topo.rank);
+  num_local = topo.num_local(topo.rank);
+  owners_at = static_cast<int32_t>(decode_sets_bytes(args));
+  places_at = static_cast<int32_t>(decode_routes_bytes(args));
+}
+
 inline int64_t decode_shared_bytes(const CombineArgs& args) {
   return round_up(TokenSets::of(args.plan.tokens).bytes(args.call.ctx.topo.world), 16);
 }

@@ -30,14 +30,10 @@ struct DecodeBoard {
   int32_t offset[kMostWordRanks + 1];
   int32_t others;  // sources whose rows come by words
   int32_t most;    // rows of one of them
+  int32_t first_expert[kMostWordRanks + 1];  // of each rank
+  int32_t sent[kMostWordRanks + 1];  // offsets of this rank's slots, where it makes its plan
 };
 
-/// The next launch may begin to start; it waits before it reads anything.
-__device__ inline void let_next_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
 __device__ inline void await_launch_before() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -52,6 +48,12 @@ class DecodeBlock {
       : port_(port), call_(call), site_(site), decode_(decode), board_(board), topo_(call.ctx.topo),
         region_(decode.region), wait_(board.wait), kind_(static_cast<int>(call.shape.kind)) {}
 
+  /// The next launch waits before it reads anything.
+  __device__ void let_next_start() const {
+#if __CUDA_ARCH__ >= 900
+    if (decode_.lets_next_start) asm volatile("griddepcontrol.launch_dependents;");
+#endif
+  }
   __device__ static int lane() { return threadIdx.x & 31; }
   __device__ static int warp() { return threadIdx.x >> 5; }
   __device__ static bool is_last_block() { return blockIdx.x == gridDim.x - 1; }
@@ -78,6 +80,15 @@ class DecodeBlock {
   __device__ static void let_clerk_go() { asm volatile("bar.arrive 2, %0;" ::"n"(kDecodeBlock) : "memory"); }
   __device__ static void await_workers() { asm volatile("bar.sync 2, %0;" ::"n"(kDecodeBlock) : "memory"); }
   __device__ static int workers() { return kDecodeWarps * gridDim.x; }
+  /// Of the lanes up to this one.
+  __device__ static int32_t sum_of_lanes_to(int32_t own) {
+#pragma unroll
+    for (int apart = 1; apart < 32; apart *= 2) {
+      const int32_t lower = __shfl_up_sync(kAllLanes, own, apart);
+      if (lane() >= apart) own += lower;
+    }
+    return own;
+  }
   /// This warp's first item of those dealt on after `dealt` others.
   __device__ static int first_after(int dealt) {
     int item = worker() - dealt;

@@ -115,9 +115,10 @@ class DecodeBooks : protected DecodeNotes {
     header.seq = board_.seq;
     header.incarnation = board_.incarnation;
     header.hash = decode_.hash;
+    static_assert(kMostWordRanks <= 64, "they fit the first word of a mask");
 #pragma unroll 1
     for (int other = 0; other < topo_.world; ++other) {
-      if (board_.open[other] == 0) header.mask.add(other);
+      header.mask.words[0] |= uint64_t{board_.open[other] == 0} << other;
     }
     header.kind = static_cast<uint32_t>(kind_);
     header.lane = static_cast<uint32_t>(board_.lane);

@@ -53,24 +53,27 @@ class DecodeCombine : DecodeTerms {
   }
 
  private:
-  /// Which tokens went to which rank, by all workers.
+  /// Which tokens went to which rank, by all workers: 32 tokens and a rank are a warp's.
   __device__ void mark_sets() const {
-    constexpr int kRanksAhead = 8;  // that are asked for together
+    constexpr int kAhead = 4;  // that are asked for together
+    const int items = sets_.words * topo_.world;
 #pragma unroll 1
-    for (int tile = warp(); tile < sets_.words; tile += kDecodeWarps) {
-      const int token = tile * 32 + lane();
-      const bool is_here = token < a_.plan.tokens;
-      const uint8_t* in_rank = a_.plan.in_rank + int64_t{is_here ? token : 0} * topo_.world;
-#pragma unroll 1
-      for (int rank = 0; rank < topo_.world; rank += kRanksAhead) {
-        bool goes[kRanksAhead];
+    for (int first = warp(); first < items; first += kAhead * kDecodeWarps) {
+      bool goes[kAhead];
 #pragma unroll
-        for (int i = 0; i < kRanksAhead; ++i) goes[i] = is_here && rank + i < topo_.world && __ldg(in_rank + rank + i) != 0;
+      for (int i = 0; i < kAhead; ++i) {
+        const int item = first + i * kDecodeWarps;
+        const int tile = divide(item, decode_.ranks);
+        const int token = tile * 32 + lane();
+        const bool is_here = item < items && token < a_.plan.tokens;
+        goes[i] = is_here && __ldg(a_.plan.in_rank + token * topo_.world + item - tile * topo_.world) != 0;
+      }
 #pragma unroll
-        for (int i = 0; i < kRanksAhead; ++i) {
-          const unsigned all = __ballot_sync(kAllLanes, goes[i]);
-          if (lane() == 0 && rank + i < topo_.world) sets_.bits[(rank + i) * sets_.words + tile] = all;
-        }
+      for (int i = 0; i < kAhead; ++i) {
+        const unsigned all = __ballot_sync(kAllLanes, goes[i]);
+        const int item = first + i * kDecodeWarps;
+        const int tile = divide(item, decode_.ranks);
+        if (lane() == 0 && item < items) sets_.bits[(item - tile * topo_.world) * sets_.words + tile] = all;
       }
     }
   }
@@ -85,18 +88,26 @@ class DecodeCombine : DecodeTerms {
 
   __device__ int received_from_rank(int source) const { return board_.offset[source + 1] - board_.offset[source]; }
 
-  __device__ void push_part(int source, int slot, int part) {
-    float late = 0.0f;
-    if (is_late() && (!is_open() || !await_late(source, slot, late))) return;
-    const PackedPart packed = summer_.sum_hits(term_of(board_.offset[source] + slot, late), part);
-    if (!is_open() || board_.live[source] == 0) return;
-    std::byte* row = words_at(source, topo_.rank) + region_.rows +
-                     (int64_t{slot} * region_.row_words + part * region_.part_words) * kWordBytes;
-    const int payload = region_.payload_words(part);
+  /// A part of a row: of a token of another rank, or of one of this rank's own.
+  struct Job {
+    bool is_push = false;
+    int source = 0;  // whose token
+    int slot = -1;   // of the token among the source's here; -1: it has no hits here, or their sum comes by words
+    int token = 0;   // an own one
+    int part = 0;
+  };
+
+  __device__ std::byte* part_in(std::byte* words, int slot, int part) const {
+    return words + region_.rows +
+           (int64_t{slot} * region_.row_words + part * region_.part_words + lane()) * kWordBytes;
+  }
+
+  __device__ void push(const Job& job, const PackedPart& packed) const {
+    std::byte* row = part_in(words_at(job.source, topo_.rank), job.slot, job.part);
+    const int payload = region_.payload_words(job.part);
 #pragma unroll
     for (int group = 0; group < kPartGroups; ++group) {
-      const int word = group * 32 + lane();
-      if (word < payload) send_word(row + word * kWordBytes, packed.of[group]);
+      if (group * 32 + lane() < payload) send_word(row + group * 32 * kWordBytes, packed.of[group]);
     }
   }
 
@@ -113,39 +124,29 @@ class DecodeCombine : DecodeTerms {
     }
   }
 
-  /// False: the call has ended in a fault.
-  __device__ bool sum_part(int token, int part) {
-    PackedPart own{};
-    const bool owns = own_is_here() && sets_.has(topo_.rank, token);
-    if (owns) {
-      const int slot = sets_.earlier(topo_.rank, token);
-      float late = 0.0f;
-      await_late(topo_.rank, slot, late);
-      own = summer_.sum_hits(term_of(board_.offset[topo_.rank] + slot, late), part);
-    }
-    if (!is_open() || is_broken()) return false;
+  /// `own`: what this rank's hits come to, if job.slot says that there are any.
+  __device__ void sum_ranks(const Job& job, const PackedPart& own) const {
     PartSums sums;
-    summer_.start(sums, token, part);
+    summer_.start(sums, job.token, job.part);
 #pragma unroll 1
     for (int owner = 0; owner < topo_.world; ++owner) {
-      if (!sets_.has(owner, token) || board_.live[owner] == 0) continue;
+      if (!sets_.has(owner, job.token) || board_.live[owner] == 0) continue;
       PackedPart theirs = own;
-      if ((owner != topo_.rank || !owns) && !take_result(owner, sets_.earlier(owner, token), part, theirs)) {
-        if (is_broken()) return false;
+      const bool is_here = owner == topo_.rank && job.slot >= 0;
+      if (!is_here && !take_result(owner, sets_.earlier(owner, job.token), job.part, theirs)) {
+        if (is_broken()) return;
         continue;
       }
 #pragma unroll
       for (int group = 0; group < kPartGroups; ++group) PartSummer::add(sums.of[group], theirs.of[group], 1.0f);
     }
-    summer_.finish(sums, token, part);
-    return true;
+    summer_.finish(sums, job.token, job.part);
   }
 
   /// All lanes. False: it does not come.
   __device__ bool take_result(int owner, int slot, int part, PackedPart& result) const {
     if (heard(owner) != Heard::nothing) return false;
-    std::byte* row = words_from(owner) + region_.rows +
-                     (int64_t{slot} * region_.row_words + part * region_.part_words) * kWordBytes + lane() * kWordBytes;
+    std::byte* row = part_in(words_from(owner), slot, part);
     const int payload = region_.payload_words(part);
     const Word full{~uint64_t{0}, ~uint64_t{0}};
     Word words[kPartGroups] = {full, full};
@@ -176,35 +177,49 @@ class DecodeCombine : DecodeTerms {
 
   // --- the whole ---
 
+  /// First the items that others wait for, then those of this rank's tokens. All of them sum hits in one place, which is long.
   __device__ void move() {
     if (decode_.sends() && is_late() && is_open()) put_late_weights();
-    const int pushed = pushes() ? push() : 0;
+    const int others = topo_.world - (own_by_words() ? 0 : 1);
+    const int pushes = pushes_here() ? most_received() * others * region_.parts : 0;
+    const int items = pushes + (decode_.receives() ? a_.plan.tokens * region_.parts : 0);
 #pragma unroll 1
-    for (int item = first_after(pushed); decode_.receives() && item < a_.plan.tokens * region_.parts; item += workers()) {
-      const int token = divide(item, decode_.parts);
-      if (!sum_part(token, item - token * region_.parts)) break;
+    for (int item = worker(); item < items; item += workers()) {
+      const Job job = item < pushes ? push_job(item, others) : own_job(item - pushes);
+      if (job.is_push && job.slot < 0) continue;
+      PackedPart sum{};
+      if (job.slot >= 0) {
+        float late = 0.0f;
+        if (is_late() && (!is_open() || !await_late(job.source, job.slot, late))) continue;
+        sum = summer_.sum_hits(term_of(board_.offset[job.source] + job.slot, late), job.part);
+      }
+      if (!is_open() || is_broken()) break;
+      if (!job.is_push) sum_ranks(job, sum);
+      else if (board_.live[job.source] != 0) push(job, sum);
     }
     is_open();  // the barrier counts on every warp
   }
 
-  /// Returns how many items were dealt.
-  __device__ int push() {
-    const int others = topo_.world - (own_by_words() ? 0 : 1);
+  __device__ Job push_job(int item, int others) const {
+    const int row = divide(item, decode_.parts);
+    const int slot = others == 1 ? row : row / others;
+    const int source = nth_source(row - slot * others);
+    return {.is_push = true, .source = source, .slot = slot < received_from_rank(source) ? slot : -1,
+            .part = item - row * region_.parts};
+  }
+  __device__ Job own_job(int item) const {
+    const int token = divide(item, decode_.parts);
+    const bool is_here = own_is_here() && sets_.has(topo_.rank, token);
+    return {.source = topo_.rank, .slot = is_here ? sets_.earlier(topo_.rank, token) : -1, .token = token,
+            .part = item - token * region_.parts};
+  }
+  __device__ int most_received() const {
     int most = 0;
 #pragma unroll 1
     for (int source = 0; source < topo_.world; ++source) {
       if (goes_to(source) && received_from_rank(source) > most) most = received_from_rank(source);
     }
-    const int items = most * others * region_.parts;
-#pragma unroll 1
-    for (int item = worker(); item < items; item += workers()) {
-      const int row = divide(item, decode_.parts);
-      const int slot = others == 1 ? row : row / others;
-      const int source = nth_source(row - slot * others);
-      if (slot < received_from_rank(source)) push_part(source, slot, item - row * region_.parts);
-      if (knows_call_ && is_broken()) break;
-    }
-    return items;
+    return most;
   }
   __device__ bool goes_to(int source) const { return source != topo_.rank || own_by_words(); }
   __device__ int nth_source(int n) const {

@@ -37,6 +37,7 @@ class DecodeDispatch : DecodeRows {
     let_next_start();
     if (is_clerk()) {
       keep_books();
+      write_plan();
       if (decode_.receives() && is_last_block() && board_.opened != 0) await_workers();
       if (is_last_block()) write_state();
     } else if (board_.opened != 0) {
@@ -90,7 +91,7 @@ class DecodeDispatch : DecodeRows {
       if (lane() == 0) send_word(row + payload * kWordBytes, cast.scales);
       if (part != 0 || lane() >= topk_) continue;
       const WordRoute at_peer{.token = token,
-                              .expert = route.owner == peer ? route.id - topo_.first_expert(peer) : -1,
+                              .expert = route.owner == peer ? route.id - board_.first_expert[peer] : -1,
                               .ordinal = route.owner == peer ? route.ordinal : -1};
       store_word(words + region_.routes + (int64_t{slot} * topk_ + lane()) * kWordBytes,
                  {tagged(at_peer.packed(), board_.seq), tagged(__float_as_uint(route.weight), board_.seq)});
@@ -104,7 +105,7 @@ class DecodeDispatch : DecodeRows {
       if (board_.live[peer] == 0) continue;
       const bool by_words = peer != topo_.rank || own_by_words();
       const int32_t count = sets_.all(peer);
-      const int local = topo_.num_local(peer), first = topo_.world + topo_.first_expert(peer);
+      const int local = board_.first_expert[peer + 1] - board_.first_expert[peer], first = topo_.world + board_.first_expert[peer];
       std::byte* table = words_at(peer, topo_.rank) + region_.table;
 #pragma unroll 1
       for (int pair = threadIdx.x; by_words && pair < (local + 1) / 2; pair += kDecodeThreads) {

@@ -15,7 +15,7 @@ struct Counter {
 };
 
 /// By one thread: waits for the source's header, which differs from this rank's, and claims the fault.
-__device__ __noinline__ inline void claim_other_call(const DirectPort& port, const Call& call, WordWait wait, int source,
+__device__ __noinline__ inline void claim_other_call(const DirectPort& port, const Call& call, const WordWait& wait, int source,
                                                      Counter headers) {
   const std::byte* never = reinterpret_cast<const std::byte*>(&call.ctx.ledger->told);
   while (look_at_source(port, call, wait, source, {.words = {}, .tagged = {never}, .seq = ~wait.seq}) == Heard::nothing) {
@@ -75,7 +75,7 @@ class DecodeNotes : protected DecodeBlock {
     for (int attempt = 1; !poll(); ++attempt) {
       if (attempt % kPollsPerLook != 0) continue;
       if (is_broken() || heard(source) != Heard::nothing) return false;
-      const Heard heard = look_at_source(port_, call_, wait_, source, {.words = {}, .tagged = {at}, .seq = wait_.seq});
+      const Heard heard = look_for_tagged(port_, call_, wait_, source, at);
       note(source, heard);
       if (heard != Heard::nothing) return false;
     }

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cuda/decode_routes.cuh"
+#include "cuda/decode_plan.cuh"
 #include "protocol/dispatch_gaps.hpp"
 #include "protocol/dispatch_layout.hpp"
 
@@ -27,12 +27,12 @@ __device__ __noinline__ inline void zero_rows(const DispatchArgs& args, int64_t 
   }
 }
 
-class DecodePlaces : protected DecodeRoutes {
+class DecodePlaces : protected DecodePlan {
  protected:
   __device__ DecodePlaces(const DirectPort& port, const DispatchArgs& args, const Site& site, const DecodeSite& decode,
                           DecodeBoard& board, std::byte* memory)
-      : DecodeRoutes(port, args, site, decode, board, memory),
-        start_(reinterpret_cast<int32_t*>(memory + decode_routes_bytes(args))), total_(start_ + local_ + 1),
+      : DecodePlan(port, args, site, decode, board, memory),
+        start_(reinterpret_cast<int32_t*>(memory + decode.places_at)), total_(start_ + local_ + 1),
         before_(total_ + local_) {}
 
   __device__ int32_t& rows_from(int source, int expert) const { return before_[source * local_ + expert]; }
@@ -118,12 +118,7 @@ class DecodePlaces : protected DecodeRoutes {
     for (int first = 0; first < local_; first += 32) {
       const int expert = first + lane();
       const auto own = static_cast<int32_t>(expert < local_ ? groups.next(0, total_[expert]) : 0);
-      int32_t sum = own;
-#pragma unroll
-      for (int apart = 1; apart < 32; apart *= 2) {
-        const int32_t lower = __shfl_up_sync(kAllLanes, sum, apart);
-        if (lane() >= apart) sum += lower;
-      }
+      const int32_t sum = sum_of_lanes_to(own);
       if (expert < local_) start_[expert] = start + sum - own;
       start += __shfl_sync(kAllLanes, sum, 31);
     }

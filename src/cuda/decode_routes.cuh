@@ -22,47 +22,61 @@ class DecodeRoutes : protected DecodeCall {
  protected:
   __device__ DecodeRoutes(const DirectPort& port, const DispatchArgs& args, const Site& site, const DecodeSite& decode,
                           DecodeBoard& board, std::byte* memory)
-      : DecodeCall(port, args.call, site, decode, board), a_(args), first_(topo_.first_expert(topo_.rank)),
-        local_(topo_.num_local(topo_.rank)), topk_(args.call.shape.topk), hidden_(args.call.shape.payload_bytes),
+      : DecodeCall(port, args.call, site, decode, board), a_(args), first_(decode.first_expert),
+        local_(decode.num_local), topk_(args.call.shape.topk), hidden_(args.call.shape.payload_bytes),
         sets_(memory, topo_.world + topo_.experts, args.plan.tokens),
-        owners_(reinterpret_cast<uint8_t*>(memory) + decode_sets_bytes(args)) {}
+        owners_(reinterpret_cast<uint8_t*>(memory) + decode.owners_at) {}
 
   __device__ bool own_by_words() const { return !decode_.receives() || !decode_.sends(); }
 
-  /// What Topology::owner_of() says; a division for each id would be most of the routing.
+  /// What Topology says of all experts and ranks: divisions on the way would be most of the routing.
   __device__ void list_owners() const {
 #pragma unroll 1
     for (int expert = threadIdx.x; expert < topo_.experts; expert += kDecodeThreads) {
       const auto product = static_cast<uint32_t>((expert + 1) * topo_.world - 1);
       owners_[expert] = static_cast<uint8_t>(product / static_cast<uint32_t>(topo_.experts));
     }
+#pragma unroll 1
+    for (int rank = threadIdx.x; rank <= topo_.world; rank += kDecodeThreads) {
+      board_.first_expert[rank] = static_cast<uint32_t>(rank * topo_.experts) / static_cast<uint32_t>(topo_.world);
+    }
   }
 
-  /// By all workers. A lane has one token.
+  /// Column k of a token, as the caller gave it: the low word, and the high one of a wide id.
+  __device__ int2 load_words(int token, int k) const {
+    const int32_t* at = decode_.ids.words + token * decode_.ids.row_stride + k * decode_.ids.column_stride;
+    const int32_t low = __ldg(at);
+    return make_int2(low, decode_.ids.wide ? __ldg(at + 1) : low >> 31);
+  }
+  __device__ bool is_legal(const int2& words) const {
+    return words.y == words.x >> 31 && words.x >= -1 && words.x < topo_.experts;
+  }
+  __device__ bool is_legal(int token, int k) const { return is_legal(load_words(token, k)); }
+  /// -1: none, or out of range.
+  __device__ int32_t load_id(int token, int k) const {
+    const int2 words = load_words(token, k);
+    return is_legal(words) ? words.x : -1;
+  }
+
+  /// By all workers. A thread has one column of a token at a time.
   __device__ void mark_sets() const {
-    constexpr int kAhead = 8;  // ids that are asked for together
+    constexpr int kAhead = 4;  // that are asked for together
+    const int items = a_.plan.tokens * topk_;
 #pragma unroll 1
-    for (int tile = warp(); tile < sets_.words; tile += kDecodeWarps) {
-      const int token = tile * 32 + lane();
-      const bool is_here = token < a_.plan.tokens;
-      const int32_t* ids = a_.plan.ids + int64_t{is_here ? token : 0} * topk_;
-      uint64_t ranks = 0;
-#pragma unroll 1
-      for (int k = 0; k < topk_; k += kAhead) {
-        int32_t some[kAhead];
+    for (int first = threadIdx.x; first < items; first += kAhead * kDecodeThreads) {
+      int tokens[kAhead];
+      int32_t ids[kAhead];
 #pragma unroll
-        for (int i = 0; i < kAhead; ++i) some[i] = is_here && k + i < topk_ ? __ldg(ids + k + i) : -1;
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
-          if (some[i] < 0) continue;
-          ranks |= uint64_t{1} << owners_[some[i]];
-          atomicOr(&sets_.bits[(topo_.world + some[i]) * sets_.words + tile], 1u << lane());
-        }
+      for (int i = 0; i < kAhead; ++i) {
+        const int item = first + i * kDecodeThreads;
+        tokens[i] = divide(item, decode_.topk);
+        ids[i] = item < items ? load_id(tokens[i], item - tokens[i] * topk_) : -1;
       }
-#pragma unroll 1
-      for (int rank = 0; rank < topo_.world; ++rank) {
-        const unsigned goes = __ballot_sync(kAllLanes, (ranks >> rank & 1) != 0);
-        if (lane() == 0) sets_.bits[rank * sets_.words + tile] = goes;
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        if (ids[i] < 0) continue;
+        sets_.add(owners_[ids[i]], tokens[i]);
+        sets_.add(topo_.world + ids[i], tokens[i]);
       }
     }
   }
@@ -72,9 +86,8 @@ class DecodeRoutes : protected DecodeCall {
     id = -1;
     weight = 0.0f;
     if (lane() >= topk_) return;
-    const int at = token * topk_ + lane();
-    id = __ldg(a_.plan.ids + at);
-    if (a_.batch.weights != nullptr) weight = __ldg(a_.batch.weights + at);
+    id = load_id(token, lane());
+    if (a_.batch.weights != nullptr) weight = __ldg(a_.batch.weights + token * topk_ + lane());
   }
 
   /// By all lanes of a warp.

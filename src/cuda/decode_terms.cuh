@@ -17,10 +17,10 @@ class DecodeTerms : protected DecodeCall {
 
   __device__ bool is_late() const { return weights_ == Weights::late; }
   /// Results can be summed in this launch: the weights are known, or come in it.
-  __device__ bool pushes() const { return is_late() ? decode_.receives() : decode_.sends(); }
+  __device__ bool pushes_here() const { return is_late() ? decode_.receives() : decode_.sends(); }
   /// Their own results go by words where sums are made in another launch than the results.
-  __device__ bool own_by_words() const { return !decode_.receives() || !pushes(); }
-  __device__ bool own_is_here() const { return decode_.receives() && pushes(); }
+  __device__ bool own_by_words() const { return !decode_.receives() || !pushes_here(); }
+  __device__ bool own_is_here() const { return decode_.receives() && pushes_here(); }
 
   /// Column lane() of the i-th received row; `late` is the source's weight for it. All lanes.
   __device__ LaneTerm term_of(int i, float late) const {

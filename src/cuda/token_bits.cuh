@@ -20,6 +20,7 @@ struct TokenBits {
   }
 
   __device__ bool has(int column, int token) const { return bits[column * words + token / 32] >> (token % 32) & 1; }
+  __device__ void add(int column, int token) const { atomicOr(&bits[column * words + token / 32], 1u << (token % 32)); }
   __device__ int earlier(int column, int token) const {
     const uint32_t* set = bits + column * words;
     const int below = __popc(set[token / 32] & ((1u << (token % 32)) - 1));
@@ -29,6 +30,10 @@ struct TokenBits {
     return is_counted() ? before[column * (words + 1) + words] : count_in(bits + column * words, words);
   }
   /// The same for the clerk, who does not wait for count().
+  __device__ int count_before(int column, int token) const {
+    const uint32_t* set = bits + column * words;
+    return count_in(set, token / 32) + __popc(set[token / 32] & ((1u << (token % 32)) - 1));
+  }
   __device__ int count_all(int column) const { return count_in(bits + column * words, words); }
   /// Few words are faster counted each time than once for all.
   __device__ bool is_counted() const { return words > 4; }

@@ -86,7 +86,7 @@ struct Wanted {
 };
 
 /// One look at all that may end a wait for words of a source. Its header says if it refused, or is in another call.
-__device__ __noinline__ inline Heard look_at_source(const DirectPort& port, const Call& call, WordWait wait, int source,
+__device__ __noinline__ inline Heard look_at_source(const DirectPort& port, const Call& call, const WordWait& wait, int source,
                                                     Wanted here) {
   if (load_acquire(&call.state->seq) == wait.seq) {
     const auto* counter =
@@ -105,6 +105,12 @@ __device__ __noinline__ inline Heard look_at_source(const DirectPort& port, cons
     }
   }
   return look_around(port, call, wait, source, here);
+}
+
+/// The same for one tagged word, by one thread.
+__device__ __noinline__ inline Heard look_for_tagged(const DirectPort& port, const Call& call, const WordWait& wait, int source,
+                                                     const std::byte* at) {
+  return look_at_source(port, call, wait, source, {.words = {}, .tagged = {at}, .seq = wait.seq});
 }
 
 /// Polls between two looks around, which take some 5 us.

@@ -84,11 +84,17 @@ Handle Buffer::handle(const Plan& plan, const RouteTensors& tensors, const Place
 Received Buffer::dispatch(const Plan& plan, const DispatchInput& input, const DispatchOptions& options) {
   return calls_->dispatch(plan, input, options);
 }
+Received Buffer::dispatch(const TensorView& ids, const DispatchInput& input, const DispatchOptions& options) {
+  return calls_->dispatch(ids, input, options);
+}
 Received Buffer::dispatch(const Handle& handle, const DispatchInput& input, DispatchOptions options) {
   return calls_->dispatch_again(handle, input, options);
 }
 Split<Received> Buffer::dispatch_send(const Plan& plan, const DispatchInput& input, const DispatchOptions& options) {
   return calls_->dispatch_send(plan, input, options);
+}
+Split<Received> Buffer::dispatch_send(const TensorView& ids, const DispatchInput& input, const DispatchOptions& options) {
+  return calls_->dispatch_send(ids, input, options);
 }
 Combined Buffer::combine(const Handle& handle, const CombineInput& input, const CombineOptions& options) {
   return calls_->combine(handle, input, options);

@@ -226,10 +226,24 @@ std::function<void()> Calls::hook_of(std::shared_ptr<InFlight> call) {
 Received Calls::dispatch(const Plan& plan, const DispatchInput& input, const DispatchOptions& options) {
   const std::lock_guard lock(mutex_);
   const auto call = start(Kind::dispatch, options.on, [&] {
-    return std::make_shared<DispatchCall>(*this, PlanAccess::data(plan), input, options, Use::first);
+    return std::make_shared<DispatchCall>(*this, PlanForDispatch{PlanAccess::data(plan), {}}, input, options, Use::first);
   });
   call->complete();
   return call->result();
+}
+
+Received Calls::dispatch(const TensorView& ids, const DispatchInput& input, const DispatchOptions& options) {
+  const std::lock_guard lock(mutex_);
+  const auto call = start(Kind::dispatch, options.on, [&] { return planned(ids, input, options, false); });
+  call->complete();
+  return call->result();
+}
+
+std::shared_ptr<DispatchCall> Calls::planned(const TensorView& ids, const DispatchInput& input,
+                                             const DispatchOptions& options, bool split) {
+  ++metrics_.plans;
+  return std::make_shared<DispatchCall>(*this, make_plan_for_dispatch(*this, ids, options.on), input, options,
+                                        split ? Use::split : Use::first);
 }
 
 Received Calls::dispatch_again(const Handle& handle, const DispatchInput& input, const DispatchOptions& options) {
@@ -240,7 +254,7 @@ Received Calls::dispatch_again(const Handle& handle, const DispatchInput& input,
     same.layout = route.layout;
     same.alignment = route.alignment;
     same.max_tokens = route.max_tokens;
-    return std::make_shared<DispatchCall>(*this, route.plan, input, same, Use::again);
+    return std::make_shared<DispatchCall>(*this, PlanForDispatch{route.plan, {}}, input, same, Use::again);
   });
   call->complete();
   return call->result();
@@ -249,9 +263,14 @@ Received Calls::dispatch_again(const Handle& handle, const DispatchInput& input,
 Split<Received> Calls::dispatch_send(const Plan& plan, const DispatchInput& input, const DispatchOptions& options) {
   const std::lock_guard lock(mutex_);
   const auto call = start(Kind::dispatch, options.on, [&] {
-    return std::make_shared<DispatchCall>(*this, PlanAccess::data(plan), input, options, Use::split);
+    return std::make_shared<DispatchCall>(*this, PlanForDispatch{PlanAccess::data(plan), {}}, input, options, Use::split);
   });
   return in_flight(Kind::dispatch, call);
+}
+
+Split<Received> Calls::dispatch_send(const TensorView& ids, const DispatchInput& input, const DispatchOptions& options) {
+  const std::lock_guard lock(mutex_);
+  return in_flight(Kind::dispatch, start(Kind::dispatch, options.on, [&] { return planned(ids, input, options, true); }));
 }
 
 Combined Calls::combine(const Handle& handle, const CombineInput& input, const CombineOptions& options) {

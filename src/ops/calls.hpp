@@ -25,8 +25,10 @@ class Calls : public std::enable_shared_from_this<Calls> {
   Plan plan_from_rank_map(const TensorView& map, const Placement&);
   Handle handle(const Plan&, const RouteTensors&, const Placement&);
   Received dispatch(const Plan&, const DispatchInput&, const DispatchOptions&);
+  Received dispatch(const TensorView& ids, const DispatchInput&, const DispatchOptions&);
   Received dispatch_again(const Handle&, const DispatchInput&, const DispatchOptions&);
   Split<Received> dispatch_send(const Plan&, const DispatchInput&, const DispatchOptions&);
+  Split<Received> dispatch_send(const TensorView& ids, const DispatchInput&, const DispatchOptions&);
   Combined combine(const Handle&, const CombineInput&, const CombineOptions&);
   Split<Combined> combine_send(const Handle&, const CombineInput&, const CombineOptions&);
 
@@ -87,6 +89,9 @@ class Calls : public std::enable_shared_from_this<Calls> {
   /// Makes a call by `make`, which may throw BadArgument, and sends it.
   template <class Make>
   auto start(Kind, const Placement&, const Make& make);
+  /// A dispatch from ids. Throws BadArgument.
+  std::shared_ptr<class DispatchCall> planned(const TensorView& ids, const DispatchInput&, const DispatchOptions&,
+                                              bool split);
   template <class Call>
   auto in_flight(Kind, const std::shared_ptr<Call>&);
   std::function<void()> hook_of(std::shared_ptr<InFlight>);

@@ -8,9 +8,9 @@
 
 namespace heddle {
 
-DispatchCall::DispatchCall(Calls& calls, std::shared_ptr<const PlanData> plan, const DispatchInput& input,
+DispatchCall::DispatchCall(Calls& calls, const PlanForDispatch& made, const DispatchInput& input,
                            const DispatchOptions& options, Use use)
-    : InFlight(calls.backend().is_capturing()), calls_(calls), plan_(std::move(plan)), input_(input), options_(options),
+    : InFlight(calls.backend().is_capturing()), calls_(calls), plan_(made.plan), input_(input), options_(options),
       started_(calls.backend().now()) {
   check_plan();
   max_tokens_ = options.max_tokens > 0 ? options.max_tokens : calls.config().max_tokens;
@@ -29,6 +29,9 @@ DispatchCall::DispatchCall(Calls& calls, std::shared_ptr<const PlanData> plan, c
   state_ = calls.backend().take(sizeof(CallState));
   args_.call.state = static_cast<CallState*>(state_.get());
   args_.plan = plan_->view;
+  args_.makes_plan = made.given.data != nullptr;
+  args_.ids = made.given;
+  args_.id_check = plan_->ids;
   args_.batch = {.x = static_cast<const std::byte*>(input.x.data),
                  .x_stride = input.x.stride(0) * static_cast<int64_t>(size_of(input.x.dtype)),
                  .scales = static_cast<const uint32_t*>(input.scales.data),

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "ops/calls.hpp"
+#include "ops/plan_call.hpp"
 
 namespace heddle {
 
@@ -12,7 +13,7 @@ enum class Use { first, again, split };
 class DispatchCall : public InFlight {
  public:
   /// Throws BadArgument; nothing was sent.
-  DispatchCall(Calls&, std::shared_ptr<const PlanData>, const DispatchInput&, const DispatchOptions&, Use);
+  DispatchCall(Calls&, const PlanForDispatch&, const DispatchInput&, const DispatchOptions&, Use);
 
   void send();
   const Received& result() const { return result_; }

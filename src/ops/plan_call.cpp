@@ -44,39 +44,58 @@ void check_ids(Calls& calls, const TensorView& ids, const IdCheck& check) {
   const uint64_t bad = calls.backend().bad_id(check);
   if (bad == 0) return;
   const auto item = static_cast<int64_t>(bad) - 1;
-  fail(ErrorCode::usage, "plan: ids[{}][{}] = {}, legal: 0 to {}, or -1 for none", item / ids.dim(1), item % ids.dim(1),
+  require(false, {"ids"}, "plan: ids[{}][{}] = {}, legal: 0 to {}, or -1 for none", item / ids.dim(1), item % ids.dim(1),
        id_at(calls.backend(), ids, item), calls.topology().experts - 1);
 }
 
-void begin(Calls& calls, const TensorView& view, const char* name, const Placement& on) {
-  calls.check_placement("plan", on);
-  calls.check_device("plan", name, view);
+void begin(Calls& calls, const Placement& on) {
   calls.use(on, on.stream == nullptr);
   calls.backend().wait_for(on.after);
+}
+
+void check_ids_table(Calls& calls, const TensorView& ids, const Placement& on) {
+  require(ids.shape.size() == 2, {"ids"}, "plan: ids is {}, legal: int32 or int64 [tokens, topk]", ids.describe());
+  require(ids.dtype == DType::i32 || ids.dtype == DType::i64, {"ids.dtype"}, "plan: ids is {}, legal: int32 or int64",
+          name_of(ids.dtype));
+  require(ids.dim(1) >= 1 && ids.dim(1) <= kMaxTopk, {"topk", ids.dim(1), kMaxTopk},
+          "plan: topk (ids.shape[1]) = {}, legal: 1 to {}", ids.dim(1), kMaxTopk);
+  calls.check_placement("plan", on);
+  calls.check_device("plan", "ids", ids);
 }
 
 }  // namespace
 
 std::shared_ptr<const PlanData> make_plan_data(Calls& calls, const TensorView& ids, const Placement& on) {
-  HEDDLE_CHECK(ids.shape.size() == 2, "plan: ids is {}, legal: int32 or int64 [tokens, topk]", ids.describe());
-  HEDDLE_CHECK(ids.dtype == DType::i32 || ids.dtype == DType::i64, "plan: ids is {}, legal: int32 or int64",
-               name_of(ids.dtype));
-  HEDDLE_CHECK(ids.dim(1) >= 1 && ids.dim(1) <= kMaxTopk, "plan: topk (ids.shape[1]) = {}, legal: 1 to {}", ids.dim(1),
-               kMaxTopk);
-  begin(calls, ids, "ids", on);
+  check_ids_table(calls, ids, on);
+  begin(calls, on);
   auto data = empty_plan(calls, ids.dim(0), ids.dim(1));
-  data->ids = calls.backend().take_ids(table_of(ids), data->topo.experts, data->view.ids);
+  data->ids = calls.backend().expect_ids();
+  calls.backend().take_ids(table_of(ids), data->topo.experts, data->view.ids, data->ids);
   calls.backend().plan(data->topo, data->view);
   calls.backend().signal(on.done);
   if (on.stream == nullptr) check_ids(calls, ids, data->ids);
   return data;
 }
 
+PlanForDispatch make_plan_for_dispatch(Calls& calls, const TensorView& ids, const Placement& on) {
+  if (on.stream == nullptr || !calls.backend().plans_in_dispatch()) {
+    Placement here = on;
+    here.done = nullptr;
+    return {.plan = make_plan_data(calls, ids, here), .given = {}};
+  }
+  check_ids_table(calls, ids, on);
+  auto data = empty_plan(calls, ids.dim(0), ids.dim(1));
+  data->ids = calls.backend().expect_ids();
+  return {.plan = std::move(data), .given = table_of(ids)};
+}
+
 std::shared_ptr<const PlanData> make_plan_data_from_map(Calls& calls, const TensorView& map, const Placement& on) {
   const int world = calls.topology().world;
   HEDDLE_CHECK(map.shape.size() == 2 && map.dim(1) == world && map.dtype == DType::u8,
                "plan: is_token_in_rank is {}, legal: bool or uint8 [tokens, {}]", map.describe(), world);
-  begin(calls, map, "is_token_in_rank", on);
+  calls.check_placement("plan", on);
+  calls.check_device("plan", "is_token_in_rank", map);
+  begin(calls, on);
   auto data = empty_plan(calls, map.dim(0), 0);
   calls.backend().take_map(table_of(map), data->view.in_rank);
   calls.backend().plan(data->topo, data->view);

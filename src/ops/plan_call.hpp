@@ -10,4 +10,13 @@ namespace heddle {
 std::shared_ptr<const PlanData> make_plan_data(Calls&, const TensorView& ids, const Placement&);
 std::shared_ptr<const PlanData> make_plan_data_from_map(Calls&, const TensorView& is_token_in_rank, const Placement&);
 
+/// For the one dispatch that is made next, which makes the plan where `given` is set.
+struct PlanForDispatch {
+  std::shared_ptr<const PlanData> plan;
+  TableView given;
+};
+
+/// Throws BadArgument.
+PlanForDispatch make_plan_for_dispatch(Calls&, const TensorView& ids, const Placement&);
+
 }  // namespace heddle

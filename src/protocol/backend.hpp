@@ -17,12 +17,6 @@ struct CUevent_st;
 
 namespace heddle {
 
-/// How take_ids() went, now or later; see Backend::bad_id().
-struct IdCheck {
-  uint64_t bad = 0;
-  uint64_t ticket = 0;
-};
-
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -41,10 +35,14 @@ class Backend {
 
   /// How many lanes make a plan together; sizes PlanView::scratch.
   virtual int64_t plan_lanes() const = 0;
-  virtual IdCheck take_ids(const TableView&, int experts, int32_t* to) = 0;
+  /// For ids that are taken later: by take_ids(), or by a dispatch that is given them.
+  virtual IdCheck expect_ids() { return {}; }
+  virtual void take_ids(const TableView&, int experts, int32_t* to, IdCheck&) = 0;
   virtual void take_map(const TableView&, uint8_t* to) = 0;
   virtual void plan(const Topology&, const PlanView&) = 0;
-  /// Place + 1 of an id that take_ids() found out of range; 0 if there is none, or if none is known yet.
+  /// Whether a dispatch with DispatchArgs::makes_plan may save launches.
+  virtual bool plans_in_dispatch() const { return false; }
+  /// Place + 1 of an id that was found out of range; 0 if there is none, or if none is known yet.
   virtual uint64_t bad_id(const IdCheck& check) const { return check.bad; }
 
   // Each returns false if the call ended in a fault; the ledger says which. True if it was not waited for.
@@ -57,7 +55,6 @@ class Backend {
 
   /// All steps of an unsplit call whose outputs are there already. May be faster than one step after the other.
   virtual bool dispatch(const DispatchArgs& args) {
-    if (args.makes_plan) plan(args.call.ctx.topo, args.plan);
     return dispatch_send(args) && dispatch_headers(args) && dispatch_receive(args);
   }
   virtual bool combine(const CombineArgs& args) {
@@ -97,6 +94,15 @@ class Backend {
   virtual const std::byte* window() = 0;
   virtual uint64_t now() = 0;
   virtual void relax(int attempt) = 0;
+
+ protected:
+  /// What a dispatch with `makes_plan` begins with, where that is steps of its own.
+  void make_plan_of(const DispatchArgs& args) {
+    if (!args.makes_plan) return;
+    IdCheck check = args.id_check;
+    if (args.ids.data != nullptr) take_ids(args.ids, args.call.ctx.topo.experts, args.plan.ids, check);
+    plan(args.call.ctx.topo, args.plan);
+  }
 };
 
 }  // namespace heddle

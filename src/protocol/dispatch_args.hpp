@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "protocol/context.hpp"
+#include "protocol/ids.hpp"
 #include "protocol/plan.hpp"
 #include "protocol/scale_view.hpp"
 
@@ -66,7 +67,9 @@ struct DispatchArgs {
   RouteView route;
   OutputView out;
   OfferView offer;
-  bool makes_plan = false;  // of `plan` only the inputs are there: a dispatch in one go makes the rest first
+  bool makes_plan = false;  // of `plan` only the inputs are there: the send, or a dispatch in one go, makes the rest first
+  TableView ids;            // with makes_plan: where plan.ids is to be taken from first; data null: it is there
+  IdCheck id_check;         // of those ids: where to tell of bad ones
 };
 
 }  // namespace heddle

@@ -22,6 +22,12 @@ struct TableView {
   HEDDLE_HD int64_t at(int64_t item) const { return item / columns * row_stride + item % columns * column_stride; }
 };
 
+/// How taking ids went, now or later; see Backend::bad_id().
+struct IdCheck {
+  uint64_t bad = 0;
+  uint64_t ticket = 0;
+};
+
 /// An id outside [-1, experts) becomes -1, and its place + 1 goes to `bad`: the first on the CPU, any of them on a GPU.
 template <class Coop>
 HEDDLE_HD void take_ids(const Coop& coop, const TableView& ids, int experts, int32_t* to, uint64_t* bad) {

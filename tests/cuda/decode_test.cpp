@@ -31,6 +31,11 @@ TEST_P(Decode, InOneLaunch) {
   compare(GetParam(), {}, [](StepRank& rank, const StepCase& one) { return play_by_words(rank, one, play_whole); });
 }
 
+TEST_P(Decode, TakesTheCallersIds) {
+  compare(GetParam(), {},
+          [](StepRank& rank, const StepCase& one) { return play_by_words(rank, one, play_whole_of_wide_ids); });
+}
+
 TEST_P(Decode, InOneLaunchOfFewBlocks) {
   compare(GetParam(), {.num_sms = 3},
           [](StepRank& rank, const StepCase& one) { return play_by_words(rank, one, play_whole); });

@@ -188,9 +188,11 @@ StepCase as_whole(StepCase played) {
   return played;
 }
 
-Trace play_whole(StepRank& rank, const StepCase& played) {
+namespace {
+
+Trace play_whole_by(StepRank& rank, const StepCase& played, bool wide_ids) {
   Trace trace;
-  rank.take_plan();
+  rank.take_plan(wide_ids);
   for (int round = 0; round < played.rounds; ++round) {
     expect(rank.whole_dispatch(played.dispatch, round == 0), "dispatch");
     if (round == 0) trace.push_back(rank.planned());
@@ -202,6 +204,11 @@ Trace play_whole(StepRank& rank, const StepCase& played) {
   }
   return trace;
 }
+
+}  // namespace
+
+Trace play_whole(StepRank& rank, const StepCase& played) { return play_whole_by(rank, played, false); }
+Trace play_whole_of_wide_ids(StepRank& rank, const StepCase& played) { return play_whole_by(rank, played, true); }
 
 std::vector<Trace> play_lockstep(std::vector<StepRank*> ranks, const StepCase& played) {
   std::vector<Trace> traces(ranks.size());

@@ -34,6 +34,8 @@ Trace play(StepRank&, const StepCase&);
 
 /// The same with each call in one go; the case's sizes are fixed.
 Trace play_whole(StepRank&, const StepCase&);
+/// The same; the first dispatch takes a caller's wide ids.
+Trace play_whole_of_wide_ids(StepRank&, const StepCase&);
 
 /// The case with fixed sizes and tags.
 StepCase as_whole(StepCase);

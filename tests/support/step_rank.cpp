@@ -17,16 +17,26 @@ StepRank::StepRank(Machine& machine, const spec::World& world, const Topology& t
 Ledger StepRank::ledger() { return memory_.at(ctx_.ledger); }
 CallState StepRank::state() { return memory_.at(dispatch_.call.state); }
 
-void StepRank::take_plan() {
+void StepRank::take_plan(bool wide_ids) {
   const int64_t tokens = batch_.tokens;
   const int64_t pairs = tokens * world_.topk;
   const bool by_map = world_.topk == 0;
-  plan_ = {.tokens = batch_.tokens, .topk = world_.topk, .ids = memory_.upload(batch_.ids), .ordinals = memory_.take<int32_t>(pairs),
+  plan_ = {.tokens = batch_.tokens, .topk = world_.topk, .ids = wide_ids ? memory_.take<int32_t>(pairs) : memory_.upload(batch_.ids),
+           .ordinals = memory_.take<int32_t>(pairs),
            .in_rank = by_map ? memory_.upload(batch_.rank_map) : memory_.take<uint8_t>(tokens * topo_.world),
            .per_rank = memory_.take<int32_t>(topo_.world), .send_offset = memory_.take<int32_t>(topo_.world + 1),
            .send_tokens = memory_.take<int32_t>(tokens * topo_.world), .pairs = memory_.take<int32_t>(topo_.experts),
            .rows = memory_.take<int32_t>(topo_.experts),
            .scratch = memory_.take<int32_t>(plan_scratch_words(topo_, machine_.backend().plan_lanes()))};
+  ids_ = {};
+  if (!wide_ids) return;
+  // By columns, with a row of something else between.
+  std::vector<int64_t> wide(static_cast<size_t>(pairs + world_.topk), int64_t{1} << 40);
+  for (int64_t i = 0; i < pairs; ++i) {
+    wide[static_cast<size_t>(i % world_.topk * (tokens + 1) + i / world_.topk)] = batch_.ids[static_cast<size_t>(i)];
+  }
+  ids_ = {.data = memory_.upload(wide), .dtype = DType::i64, .rows = tokens, .columns = world_.topk, .row_stride = 1,
+          .column_stride = tokens + 1};
 }
 
 Tables StepRank::plan() {
@@ -128,6 +138,7 @@ bool StepRank::send_dispatch(const DispatchCase& wanted) {
 bool StepRank::whole_dispatch(const DispatchCase& wanted, bool makes_plan) {
   prepare_dispatch(wanted);
   dispatch_.makes_plan = makes_plan;
+  if (makes_plan) dispatch_.ids = ids_;
   return machine_.backend().dispatch(dispatch_);
 }
 

@@ -16,8 +16,9 @@ class StepRank {
 
   // In this order; each returns what it made. `ok` of a step says whether it ended without a fault.
   Tables plan();
-  /// For a whole dispatch that makes the plan: its inputs before, and what it made.
-  void take_plan();
+  /// For a whole dispatch that makes the plan: its inputs before, and what it made. With wide_ids its ids are a caller's
+  /// table of int64, which the dispatch takes, too.
+  void take_plan(bool wide_ids = false);
   Tables planned();
   bool send_dispatch(const DispatchCase&);
   bool read_headers();
@@ -59,6 +60,7 @@ class StepRank {
   StepMemory memory_;
   Context ctx_;
   PlanView plan_;
+  TableView ids_;  // the caller's
   DispatchCase dispatch_case_;
   DispatchArgs dispatch_;
   CombineCase combine_case_;
