@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "cuda_listed.hpp"
 #include "cuda/gpu_machine.hpp"
 #include "cuda_operations.hpp"
 #include "cuda_ranks.hpp"
@@ -94,7 +95,8 @@ class RankDecode {
     combine_.call.shape.weights = Weights::at_owner;
     combine_.experts.x = static_cast<const std::byte*>(experts.get());
     const int share = testing::sms_for(ranks_.count());
-    std::vector<int> sizes = words_ && batches_.tokens == kLeastRoom ? std::vector{16, 32, 64} : std::vector<int>{};
+    std::vector<int> sizes = listed("HEDDLE_SMS");
+    if (sizes.empty() && words_ && batches_.tokens == kLeastRoom) sizes = {16, 32, 64};
     sizes.push_back(share);
     for (const int sms : sizes) {
       if (sms <= share) measure(sms);
@@ -115,7 +117,10 @@ class RankDecode {
     const auto combine = [&] { backend().combine(combine_); };
     const auto plan = [&] { backend().plan(topo_, dispatch_.plan); };
     const std::string way = words_ ? "" : ", whole calls";
+    DispatchArgs from_ids = dispatch_;
+    from_ids.makes_plan = true;
     time("pair" + way, sms, kPairs, [&] { dispatch(), combine(); });
+    time("pair from ids" + way, sms, kPairs, [&] { backend().dispatch(from_ids), combine(); });
     time("pair with its plan" + way, sms, kPairs, [&] { plan(), dispatch(), combine(); });
     if (!words_) return;
     time("dispatch alone", sms, 1, dispatch);
@@ -128,6 +133,7 @@ class RankDecode {
 
   template <class Work>
   void time(const std::string& name, int sms, int times, const Work& work) {
+    if (name.find(only_) == std::string::npos) return;
     cudaStream_t stream = backend().launch().stream;
     ranks_.meet();
     std::optional<Graph> graph;
@@ -143,6 +149,7 @@ class RankDecode {
   }
 
   Ranks& ranks_;
+  const std::string only_ = std::getenv("HEDDLE_ONLY") == nullptr ? "" : std::getenv("HEDDLE_ONLY");
   std::vector<Line>& lines_;
   const Batches batches_;
   const bool words_;
@@ -167,7 +174,8 @@ int run_decode(int argc, char** argv) {
   if (sizes.empty()) sizes = {1, 2, 8, 32, 64, 128, 256, 512, 1024};
   std::vector<Line> lines;
   Batches batches;
-  batches.ranks = std::max(2, testing::count_gpus());
+  const std::vector<int> wanted = listed("HEDDLE_RANKS");
+  batches.ranks = wanted.empty() ? std::max(2, testing::count_gpus()) : wanted.front();
   Ranks ranks(batches.ranks);
   for (const bool words : {true, false}) {
     for (const int tokens : sizes) {

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "base/error.hpp"
+#include "cuda_listed.hpp"
 #include "cuda/gpu_machine.hpp"
 #include "support/step_world.hpp"
 #include "cuda_curves.hpp"
@@ -69,17 +70,6 @@ class Report {
  private:
   std::vector<Line> lines_;
 };
-
-/// Numbers of an environment variable, by commas.
-std::vector<int> listed(const char* name) {
-  std::vector<int> numbers;
-  const char* text = std::getenv(name);
-  for (char* end = nullptr; text != nullptr && *text != 0; text = *end == ',' ? end + 1 : end) {
-    numbers.push_back(static_cast<int>(std::strtol(text, &end, 10)));
-    if (end == text) break;
-  }
-  return numbers;
-}
 
 /// One rank of the benchmark: its share of every measurement, all ranks at the same time.
 class RankBench {
