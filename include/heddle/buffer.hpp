@@ -73,6 +73,10 @@ struct DispatchInput {
   TensorView scales;   // optional [T, P] of a 4-byte type, any strides; travels with x untouched
   TensorView weights;  // optional [T, K] float32
   TensorView global_scale{};  // quantise nvfp4: one float32 G, where x is; rows stand for q * scale / G. Not set: 1
+  // Statistics, added to where the call runs, so that graphs count, too: what of the call's dispatches each expert got, [L]
+  // int32 (also rows past the capacity), and the nanoseconds that this rank waited for each peer's counts, [R] int64.
+  TensorView counts_total{};
+  TensorView waits_total{};
 };
 
 struct DispatchOptions {
@@ -114,6 +118,7 @@ struct CombineInput {
   TensorView bias0, bias1;     // optional [T, H] of the output's dtype, added first
   TensorView row_weights;      // optional: token-major [rows, K], others [rows] float32; returned as Combined::weights
   TensorView weights;          // optional [T, K] float32: weights that the dispatch was not given
+  TensorView waits_total{};    // statistics: optional [R] int64, as a dispatch's
 };
 
 struct CombineOptions {

@@ -235,7 +235,7 @@ class DecodeCombine : DecodeTerms {
 #pragma unroll 1
     for (int owner = lane(); owner < topo_.world; owner += 32) {
       int32_t count = 0, tokens = 0;
-      if (board_.live[owner] != 0 && !is_broken() && read_note(owner, count, tokens)) {
+      if (board_.live[owner] != 0 && !is_broken() && read_note_timed(owner, count, tokens)) {
         board_.count[owner] = count;
         board_.tokens[owner] = tokens;
         if (count != sets_.count_all(owner)) note_mismatch(owner);

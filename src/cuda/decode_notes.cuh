@@ -98,6 +98,18 @@ class DecodeNotes : protected DecodeBlock {
     return true;
   }
 
+  /// The last block's waits are the call's.
+  __device__ bool read_note_timed(int source, int32_t& count, int32_t& tokens) const {
+    if (call_.waits == nullptr || !is_last_block()) return read_note(source, count, tokens);
+    return read_note_by_clock(source, count, tokens);
+  }
+  __device__ bool read_note_by_clock(int source, int32_t& count, int32_t& tokens) const {
+    const WaitClock clock(port_, call_, source);
+    const bool came = read_note(source, count, tokens);
+    clock.stop();
+    return came;
+  }
+
   /// The source speaks of another call; its header says of which.
   __device__ void note_mismatch(int source) const {
     const int64_t counter = cell_of(source, offsetof(Cells, headers));

@@ -63,7 +63,7 @@ class DecodePlaces : protected DecodePlan {
   }
   __device__ void hear_note(int source) const {
     int32_t count = 0, tokens = 0;
-    if (!read_note(source, count, tokens)) return;
+    if (!read_note_timed(source, count, tokens)) return;
     board_.count[source] = count;
     board_.tokens[source] = tokens;
   }
@@ -140,7 +140,10 @@ class DecodePlaces : protected DecodePlan {
       a_.route.status[i] = status_of(i);
     }
 #pragma unroll 1
-    for (int i = threadIdx.x; i < local_; i += kDecodeThreads) out.counts[i] = total_[i];
+    for (int i = threadIdx.x; i < local_; i += kDecodeThreads) {
+      out.counts[i] = total_[i];
+      if (out.total_counts != nullptr) out.total_counts[i] += total_[i];
+    }
 #pragma unroll 1
     for (int i = threadIdx.x; i <= local_; i += kDecodeThreads) out.expert_offsets[i] = start_[i];
 #pragma unroll 1

@@ -90,6 +90,13 @@ void Calls::check_device(const char* operation, const char* name, const TensorVi
           name_of(view.device), name_of(device_));
 }
 
+void Calls::check_waits(const char* operation, const TensorView& waits) const {
+  const int64_t world = topology().world;
+  require(!waits.is_set() || (waits.dtype == DType::i64 && waits.numel() == world && waits.is_contiguous()), {"waits_total"},
+          "{}: waits_total is {}, legal: contiguous int64 [{}]", operation, waits.describe(), world);
+  check_device(operation, "waits_total", waits);
+}
+
 Plan Calls::plan(const TensorView& ids, const Placement& on) {
   const std::lock_guard lock(mutex_);
   if (destroyed_) check_usable();

@@ -57,6 +57,8 @@ class Calls : public std::enable_shared_from_this<Calls> {
   /// Throws BadArgument.
   void check_placement(const char* operation, const Placement&) const;
   void check_device(const char* operation, const char* name, const TensorView&) const;
+  /// Throws BadArgument unless it is what statistics of waits go to, or not set.
+  void check_waits(const char* operation, const TensorView&) const;
   std::mutex& mutex() { return mutex_; }
   /// False from a step: tells the others, finds who is to blame, throws.
   [[noreturn]] void raise_fault();

@@ -26,9 +26,11 @@ CombineCall::CombineCall(Calls& calls, const Handle& handle, const CombineInput&
   check_weights();
   check_row_weights();
   check_out(out);
+  calls.check_waits("combine", input.waits_total);
   if (is_captured()) calls.backend().keep(route_);
   state_ = calls.backend().take(sizeof(CallState) + static_cast<size_t>(calls.topology().world));
   args_.call.ctx = calls.context();
+  args_.call.waits = static_cast<int64_t*>(input.waits_total.data);
   args_.call.state = static_cast<CallState*>(state_.get());
   args_.call.shape = make_shape(out, split);
   args_.hidden = static_cast<int32_t>(input.x.shape.back());

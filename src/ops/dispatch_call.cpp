@@ -18,6 +18,7 @@ DispatchCall::DispatchCall(Calls& calls, const PlanForDispatch& made, const Disp
   check_x();
   check_scales();
   check_weights();
+  check_totals();
   check_quantise();
   check_options();
   args_.call.ctx = calls.context();
@@ -26,6 +27,8 @@ DispatchCall::DispatchCall(Calls& calls, const PlanForDispatch& made, const Disp
   args_.call.shape.split = use == Use::split;
   check_room();
   if (is_captured()) calls.backend().keep(plan_);
+  args_.call.waits = static_cast<int64_t*>(input.waits_total.data);
+  args_.out.total_counts = static_cast<int32_t*>(input.counts_total.data);
   state_ = calls.backend().take(sizeof(CallState));
   args_.call.state = static_cast<CallState*>(state_.get());
   args_.plan = plan_->view;

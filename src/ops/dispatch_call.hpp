@@ -25,6 +25,7 @@ class DispatchCall : public InFlight {
   void check_x() const;
   void check_scales() const;
   void check_weights() const;
+  void check_totals() const;
   void check_quantise() const;
   void check_options() const;
   void check_room() const;

@@ -73,6 +73,16 @@ void DispatchCall::check_weights() const {
   calls_.check_device("dispatch", "weights", weights);
 }
 
+void DispatchCall::check_totals() const {
+  const Topology& topo = calls_.topology();
+  const TensorView& counts = input_.counts_total;
+  const int64_t local = topo.num_local(topo.rank);
+  require(!counts.is_set() || (counts.dtype == DType::i32 && counts.numel() == local && counts.is_contiguous()),
+          {"counts_total"}, "dispatch: counts_total is {}, legal: contiguous int32 [{}]", counts.describe(), local);
+  calls_.check_device("dispatch", "counts_total", counts);
+  calls_.check_waits("dispatch", input_.waits_total);
+}
+
 void DispatchCall::check_quantise() const {
   const Quantise mode = options_.quantise;
   const bool quantises = mode != Quantise::none;

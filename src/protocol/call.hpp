@@ -219,7 +219,9 @@ HEDDLE_HD void await_header(Port& port, const Call& call, int source, uint64_t d
   if (!is_live(state, source)) return;
   const std::byte* window = port.local();
   const Wait wait{.peer = source, .awaited = Awaited::header, .wanted = state.headers_wanted, .deadline = deadline};
+  const WaitClock clock(port, call, source);
   const Arrival arrival = await(port, call, wait, [&] { return finds_header_elsewhere(window, call, source); });
+  clock.stop();
   if (arrival == Arrival::here && !header_from(window, call, source).mask.has(call.ctx.topo.rank)) {
     accept_header(call, source, header_from(window, call, source));
     state.counted[source] = !state.refused[source];

@@ -29,6 +29,23 @@ struct Call {
   Shape shape;
   CallState* state = nullptr;
   Refusal refusal;  // set: this rank refuses the call (I7): it sends no rows, and receives and discards
+  int64_t* waits = nullptr;  // [R] statistics: gets the nanoseconds added that this rank waited for each peer's counts
+};
+
+/// Adds to the statistics of a call what one lane waits for a peer.
+template <class Port>
+class WaitClock {
+ public:
+  HEDDLE_HD WaitClock(Port& port, const Call& call, int peer)
+      : port_(port), total_(call.waits == nullptr ? nullptr : call.waits + peer), begin_(total_ == nullptr ? 0 : port.now()) {}
+  HEDDLE_HD void stop() const {
+    if (total_ != nullptr) *total_ += static_cast<int64_t>(port_.now() - begin_);
+  }
+
+ private:
+  Port& port_;
+  int64_t* total_;
+  uint64_t begin_;
 };
 
 /// Rows are self-announcing words, which only the decode pumps move (cuda/decode.hpp). Never where a deadline may mask a

@@ -50,6 +50,7 @@ struct OutputView {
   int32_t* row_token = nullptr;     // [rows] token index in its source, -1 = no row (a slab's src_info)
   int64_t* layout_range = nullptr;  // slab [L][R] count | first place << 32
   int64_t* num_dropped = nullptr;   // [1]
+  int32_t* total_counts = nullptr;  // [L] statistics: gets the counts of all that came added, also of what is dropped here
   bool zero_padding = false;        // clear x in the rows that hold nothing
 };
 

@@ -33,7 +33,9 @@ class DispatchLayout {
   HEDDLE_HD void run() const {
     if (is_leader(coop_)) offset_sources();
     deal_lanes(coop_, 0, local_, [&](long expert) {
-      a_.out.counts[expert] = static_cast<int32_t>(expert_count(static_cast<int>(expert)));
+      const auto count = static_cast<int32_t>(expert_count(static_cast<int>(expert)));
+      a_.out.counts[expert] = count;
+      if (a_.out.total_counts != nullptr) a_.out.total_counts[expert] += count;
     });
     coop_.sync();
     if (!is_grouped(call_.shape)) return;

@@ -89,6 +89,69 @@ TEST(Buffer, RoundsWhenTheWindowHoldsThreeRowsAPeer) {
 }
 
 // I7: a rank that refuses its own arguments tells the others why, and the next call works.
+// From ids, a dispatch is one with a plan of its own, which its handle keeps.
+TEST(Buffer, ADispatchFromIdsMakesItsPlan) {
+  on_ranks(kRanks, {.experts = kExperts, .timeout = seconds(60)}, [](Buffer& buffer, Bootstrap&) {
+    Batch batch(buffer.topology().rank);
+    const DispatchInput input{.x = batch.x_view(), .scales = {}, .weights = {}};
+    const Plan plan = buffer.plan(batch.ids_view());
+    const Received by_plan = buffer.dispatch(plan, input), by_ids = buffer.dispatch(batch.ids_view(), input);
+    ASSERT_EQ(by_ids.num_rows, by_plan.num_rows);
+    EXPECT_EQ(std::memcmp(by_ids.x.data<float>(), by_plan.x.data<float>(),
+                          static_cast<size_t>(by_plan.num_rows) * kHidden * sizeof(float)), 0);
+    const Plan own = by_ids.handle.plan();
+    EXPECT_EQ(std::memcmp(own.num_rows_per_expert().data, plan.num_rows_per_expert().data, kExperts * sizeof(int32_t)), 0);
+    const Split<Received> split = buffer.dispatch_send(batch.ids_view(), input, {.max_tokens = kTokens});
+    split.receive();
+    EXPECT_EQ(split.result->handle.num_received(), by_ids.handle.num_received());
+  });
+}
+
+TEST(Buffer, IdsThatAreNoneAreRefusedByADispatch) {
+  on_ranks(2, {.experts = kExperts, .timeout = seconds(60)}, [](Buffer& buffer, Bootstrap&) {
+    Batch batch(buffer.topology().rank);
+    const DispatchInput input{.x = batch.x_view(), .scales = {}, .weights = {}};
+    if (buffer.topology().rank == 1) batch.ids[3] = kExperts;
+    try {
+      buffer.dispatch(batch.ids_view(), input);
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), buffer.topology().rank == 1 ? ErrorCode::usage : ErrorCode::refused) << error.what();
+      EXPECT_NE(std::string(error.what()).find("ids"), std::string::npos) << error.what();
+    }
+    batch.ids[3] = 0;
+    EXPECT_GT(buffer.dispatch(batch.ids_view(), input).num_rows, 0);
+  });
+}
+
+TEST(Buffer, StatisticsAddUp) {
+  on_ranks(2, {.experts = kExperts, .timeout = seconds(60)}, [](Buffer& buffer, Bootstrap& group) {
+    const int rank = buffer.topology().rank;
+    Batch batch(rank);
+    std::vector<int32_t> counts(kExperts / 2, 5), wanted = counts;
+    std::vector<int64_t> waits(2), back(2);
+    DispatchInput input{.x = batch.x_view(), .scales = {}, .weights = {}};
+    input.counts_total = view_of(counts.data(), DType::i32, {kExperts / 2});
+    input.waits_total = view_of(waits.data(), DType::i64, {2});
+    for (int round = 0; round < 3; ++round) {
+      group.barrier("round");
+      if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      const Received received = buffer.dispatch(batch.ids_view(), input);
+      for (size_t e = 0; e < wanted.size(); ++e) wanted[e] += received.num_per_expert.data<int32_t>()[e];
+      if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      CombineInput combine;
+      combine.x = received.x.view;
+      combine.waits_total = view_of(back.data(), DType::i64, {2});
+      buffer.combine(received.handle, combine);
+    }
+    EXPECT_EQ(counts, wanted);
+    const auto late = static_cast<size_t>(1 - rank);
+    EXPECT_GT(rank == 0 ? waits[late] : back[late], 0);
+    input.counts_total = view_of(counts.data(), DType::i32, {kExperts / 2 - 1});
+    EXPECT_THROW(buffer.dispatch(batch.ids_view(), input), Error);
+  });
+}
+
 TEST(Buffer, OneRanksWrongArgumentReachesAllRanks) {
   on_ranks(kRanks, {.experts = kExperts, .timeout = seconds(60)}, [](Buffer& buffer, Bootstrap&) {
     const int rank = buffer.topology().rank;
