@@ -50,9 +50,24 @@ def is_handle(route: object) -> bool:
     return isinstance(route, Handle)
 
 
-def check_plan(route: object) -> None:
-    if is_handle(route):
-        raise UsageError("route is a Handle, legal in a split dispatch: a Plan")
+def route_or_ids(route: Any) -> Any:
+    """What C++ takes for a Plan, a Handle, or an array of ids."""
+    if isinstance(route, (Plan, Handle)):
+        return route._core
+    if route is None or isinstance(route, (str, int, float)) or not hasattr(route, "shape"):
+        raise UsageError(f"route is a {type(route).__name__}, legal: a Plan, a Handle, or ids")
+    return route
+
+
+def ids_in(route: Any) -> tuple[Any, ...]:
+    """The arrays of what route_or_ids() accepts."""
+    return () if isinstance(route, (Plan, Handle)) else (route,)
+
+
+def plan_or_ids(route: Any) -> Any:
+    if isinstance(route, Handle):
+        raise UsageError("route is a Handle, legal in a split dispatch: a Plan, or ids")
+    return route_or_ids(route)
 
 
 def check_handle(handle: object) -> None:

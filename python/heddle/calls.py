@@ -10,10 +10,11 @@ from . import _core
 from .arguments import (
     argument_named_by,
     check_handle,
-    check_plan,
     combine_options,
     dispatch_options,
-    is_handle,
+    ids_in,
+    plan_or_ids,
+    route_or_ids,
     sms,
 )
 from .errors import UsageError
@@ -37,12 +38,14 @@ class Calls:
 
     def dispatch(
         self,
-        route: Plan | Handle,
+        route: Plan | Handle | Array,
         x: Array,
         *,
         scales: Array | None = None,
         weights: Array | None = None,
         global_scale: Array | None = None,
+        counts_total: Array | None = None,
+        waits_total: Array | None = None,
         dtype: Any = None,
         layout: str = "token_major",
         alignment: int = 1,
@@ -58,8 +61,10 @@ class Calls:
     ) -> Received:
         """Sends every token once to each rank that owns one of its experts. Collective.
 
-        route          a Plan; or the Handle of an earlier dispatch to go the same way again: layout, alignment and
-                       max_tokens are then those of that dispatch
+        route          a Plan; or ids [T, K] as plan() takes them, whose plan the dispatch then makes, on a GPU's stream
+                       mostly in its own launch (an id that is no expert counts as none there); or the Handle of an
+                       earlier dispatch to go the same way again: layout, alignment and max_tokens are then those of
+                       that dispatch
         x              [T, H] rows of a multiple of 16 bytes, any element type of 1, 2 or 4 bytes
         scales         [T, P] of a 4-byte type, any strides; travels with x untouched
         weights        [T, K] float32
@@ -75,6 +80,8 @@ class Calls:
                        "nvfp4": 4-bit elements, two to a byte, and a float8 scale for each 16. Bytes lie four to an
                        int32
         global_scale   float32 G of one element, with "nvfp4": a row stands for q * scale / G; None = 1
+        counts_total   [L] int32: gets what each expert received added where the call runs, so that graphs count, too
+        waits_total    [R] int64: gets the nanoseconds added that this rank waited for each rank's counts
         scale_layout   "usual", or "tiles" of 128 rows x 4 scales, for scales of a byte; see Received.scales
         fixed_size     outputs have their worst-case size, and the host waits for no count; a slab always is so. On a
                        GPU's stream it waits for nothing: masked is then empty, num_rows all rows, num_dropped 0
@@ -90,27 +97,29 @@ class Calls:
         """
         core = self._core
         try:
-            again = is_handle(route)
+            given = route_or_ids(route)
             options = dispatch_options(
                 layout, alignment, quantise, scale_layout, fixed_size, capacity, max_tokens, zero_padding, drop_overflow
             )
-            number, scope = self._place(stream, x, scales, weights, global_scale)
+            arrays = (scales, weights, global_scale, counts_total, waits_total)
+            number, scope = self._place(stream, x, *arrays, *ids_in(route))
             name, most = dtype_name(dtype), sms(num_sms)
         except Exception as error:
             core.refuse_dispatch(argument_named_by(error))
             raise
-        call = core.dispatch_again if again else core.dispatch
-        made = run_in(scope, call, route._core, x, scales, weights, global_scale, name, options, number, most)
+        made = run_in(scope, core.dispatch, given, x, *arrays, name, options, number, most)
         return Received(made, is_torch(x))
 
     def dispatch_send(
         self,
-        route: Plan,
+        route: Plan | Array,
         x: Array,
         *,
         scales: Array | None = None,
         weights: Array | None = None,
         global_scale: Array | None = None,
+        counts_total: Array | None = None,
+        waits_total: Array | None = None,
         dtype: Any = None,
         stream: Any = None,
         num_sms: int | None = None,
@@ -120,16 +129,15 @@ class Calls:
         receive(); a third send runs that of the first. Arguments and errors are dispatch()'s."""
         core = self._core
         try:
-            check_plan(route)
+            given = plan_or_ids(route)
             chosen = dispatch_options(**{**options, "fixed_size": True})
-            number, scope = self._place(stream, x, scales, weights, global_scale)
+            arrays = (scales, weights, global_scale, counts_total, waits_total)
+            number, scope = self._place(stream, x, *arrays, *ids_in(route))
             name, most = dtype_name(dtype), sms(num_sms)
         except Exception as error:
             core.refuse_dispatch(argument_named_by(error))
             raise
-        sent = run_in(
-            scope, core.dispatch_send, route._core, x, scales, weights, global_scale, name, chosen, number, most
-        )
+        sent = run_in(scope, core.dispatch_send, given, x, *arrays, name, chosen, number, most)
         return Split(sent, Received(sent.result, is_torch(x)), core, self._join(number, x))
 
     def dispatch_tokens(
@@ -160,9 +168,11 @@ class Calls:
         scales: Array | None = None,
         weights: Array | None = None,
         global_scale: Array | None = None,
+        counts_total: Array | None = None,
+        waits_total: Array | None = None,
         splits: bool = False,
     ) -> tuple[tuple[Any, ...], Callable[[], None] | None]:
-        """plan() and dispatch(), or dispatch_send() if it `splits`, of torch tensors into a slab, for callers that
+        """dispatch() by ids, or dispatch_send() if it `splits`, of torch tensors into a slab, for callers that
         count microseconds. `options`: arguments.dispatch_options(). Errors are those of the two, and told to the other
         ranks.
 
@@ -170,9 +180,10 @@ class Calls:
         weights, row_source, handle), those by place as [L, R x M], weights and sources only where weights were given.
         """
         core = self._core
-        number, scope = self._place(None, x, scales, weights, global_scale)
+        arrays = (scales, weights, global_scale, counts_total, waits_total)
+        number, scope = self._place(None, x, *arrays)
         call = core.dispatch_slab_send if splits else core.dispatch_slab
-        made = run_in(scope, call, ids, x, scales, weights, global_scale, options, number, 0, True)
+        made = run_in(scope, call, ids, x, *arrays, options, number, 0, True)
         if not splits:
             return made, None
         outputs, sent = made
@@ -196,6 +207,7 @@ class Calls:
         dtype: Any = None,
         out_dtype: Any = None,
         out: Array | None = None,
+        waits_total: Array | None = None,
         stream: Any = None,
         num_sms: int | None = None,
     ) -> Combined:
@@ -213,12 +225,12 @@ class Calls:
         dtype         what x's elements are, where the array cannot say it: "bfloat16" for uint16
         out_dtype     of the result; None = x's
         out           [T, H] to write to
-        stream, num_sms  see dispatch()
+        waits_total, stream, num_sms  see dispatch()
 
         Raises UsageError for a wrong argument: the other ranks then raise RefusedError, and the next call works.
         """
         choices = (dtype, out_dtype, weighted, float32_wire, num_sms, stream)
-        scope, args = self._combine_arguments(handle, x, bias, row_weights, weights, out, choices)
+        scope, args = self._combine_arguments(handle, x, bias, row_weights, weights, (out, waits_total), choices)
         return Combined(run_in(scope, self._core.combine, *args), is_torch(x), out)
 
     def combine_send(
@@ -234,17 +246,18 @@ class Calls:
         dtype: Any = None,
         out_dtype: Any = None,
         out: Array | None = None,
+        waits_total: Array | None = None,
         stream: Any = None,
         num_sms: int | None = None,
     ) -> Split[Combined]:
         """The first half of a combine(): sends and returns. Arguments and errors are combine()'s."""
         choices = (dtype, out_dtype, weighted, float32_wire, num_sms, stream)
-        scope, args = self._combine_arguments(handle, x, bias, row_weights, weights, out, choices)
+        scope, args = self._combine_arguments(handle, x, bias, row_weights, weights, (out, waits_total), choices)
         sent = run_in(scope, self._core.combine_send, *args)
         return Split(sent, Combined(sent.result, is_torch(x), out), self._core, self._join(args[-2], x))
 
     def _combine_arguments(
-        self, handle: Handle, x: Array, bias: Any, row_weights: Any, weights: Any, out: Any, choices: tuple[Any, ...]
+        self, handle: Handle, x: Array, bias: Any, row_weights: Any, weights: Any, written: tuple[Any, Any], choices: tuple[Any, ...]
     ) -> tuple[AbstractContextManager[Any] | None, tuple[Any, ...]]:
         """What C++ takes; the scope to call it in first."""
         dtype, out_dtype, weighted, float32_wire, num_sms, stream = choices
@@ -252,12 +265,12 @@ class Calls:
             check_handle(handle)
             options = combine_options(weighted, float32_wire, dtype_name(out_dtype))
             biases = bias if isinstance(bias, (tuple, list)) else (bias,)
-            number, scope = self._place(stream, x, *biases, row_weights, weights, out)
+            number, scope = self._place(stream, x, *biases, row_weights, weights, *written)
             name, most = dtype_name(dtype), sms(num_sms)
         except Exception as error:
             self._core.refuse_combine(argument_named_by(error))
             raise
-        return scope, (handle._core, x, bias, row_weights, weights, out, name, options, number, most)
+        return scope, (handle._core, x, bias, row_weights, weights, *written, name, options, number, most)
 
     def _place(self, stream: Any, *arrays: Array | None) -> tuple[int | None, AbstractContextManager[Any] | None]:
         """The stream of a call with these arrays, and the scope to make it in. Results lie in torch's memory."""

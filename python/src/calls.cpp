@@ -16,23 +16,45 @@ namespace {
 
 using Stream = std::optional<uintptr_t>;
 
-template <class Route>
-Received dispatch(OwnBuffer& own, const Route& route, nb::handle x, nb::handle scales, nb::handle weights,
-                  nb::handle global_scale, const Name& dtype, const DispatchOptions& options, Stream stream,
-                  int num_sms) {
-  const auto arrays =
-      arrays_or_refusal<DispatchArrays>(own, &Buffer::refuse_dispatch, x, dtype, scales, weights, global_scale);
+/// What a dispatch goes by: a Plan, a Handle, or an array of ids.
+struct Route {
+  const Plan* plan = nullptr;
+  const Handle* handle = nullptr;
+  Array ids;
+
+  explicit Route(nb::handle given) {
+    if (nb::isinstance<Plan>(given)) plan = &nb::cast<const Plan&>(given);
+    else if (nb::isinstance<Handle>(given)) handle = &nb::cast<const Handle&>(given);
+    else ids = array_of(given, "ids");
+  }
+};
+
+Received dispatch(OwnBuffer& own, nb::handle given, nb::handle x, nb::handle scales, nb::handle weights,
+                  nb::handle global_scale, nb::handle counts, nb::handle waits, const Name& dtype,
+                  const DispatchOptions& options, Stream stream, int num_sms) {
+  const auto route = arrays_or_refusal<Route>(own, &Buffer::refuse_dispatch, given);
+  const auto arrays = arrays_or_refusal<DispatchArrays>(own, &Buffer::refuse_dispatch, x, dtype, scales, weights,
+                                                        global_scale, counts, waits);
   const DispatchOptions all = placed(options, stream, num_sms);
-  return blocking(own.get(), [&](Buffer& buffer) { return buffer.dispatch(route, arrays.input(), all); });
+  return blocking(own.get(), [&](Buffer& buffer) {
+    if (route.plan != nullptr) return buffer.dispatch(*route.plan, arrays.input(), all);
+    if (route.handle != nullptr) return buffer.dispatch(*route.handle, arrays.input(), all);
+    return buffer.dispatch(route.ids.view, arrays.input(), all);
+  });
 }
 
-Sent<Received> dispatch_send(OwnBuffer& own, const Plan& plan, nb::handle x, nb::handle scales, nb::handle weights,
-                             nb::handle global_scale, const Name& dtype, const DispatchOptions& options, Stream stream,
-                             int num_sms) {
-  auto arrays =
-      arrays_or_refusal<DispatchArrays>(own, &Buffer::refuse_dispatch, x, dtype, scales, weights, global_scale);
+/// By a plan or ids, which its caller has looked at.
+Sent<Received> dispatch_send(OwnBuffer& own, nb::handle given, nb::handle x, nb::handle scales, nb::handle weights,
+                             nb::handle global_scale, nb::handle counts, nb::handle waits, const Name& dtype,
+                             const DispatchOptions& options, Stream stream, int num_sms) {
+  const auto route = arrays_or_refusal<Route>(own, &Buffer::refuse_dispatch, given);
+  auto arrays = arrays_or_refusal<DispatchArrays>(own, &Buffer::refuse_dispatch, x, dtype, scales, weights, global_scale,
+                                                  counts, waits);
   const DispatchOptions all = placed(options, stream, num_sms);
-  auto split = blocking(own.get(), [&](Buffer& buffer) { return buffer.dispatch_send(plan, arrays.input(), all); });
+  auto split = blocking(own.get(), [&](Buffer& buffer) {
+    return route.plan != nullptr ? buffer.dispatch_send(*route.plan, arrays.input(), all)
+                                 : buffer.dispatch_send(route.ids.view, arrays.input(), all);
+  });
   return {std::move(split), std::make_shared<DispatchArrays>(std::move(arrays))};
 }
 
@@ -42,9 +64,9 @@ struct CombineCall {
   CombineOptions options;
 
   CombineCall(OwnBuffer& own, nb::handle x, nb::handle bias, nb::handle row_weights, nb::handle weights, nb::handle out,
-              const Name& dtype, const CombineOptions& given, Stream stream, int num_sms)
+              nb::handle waits, const Name& dtype, const CombineOptions& given, Stream stream, int num_sms)
       : arrays(arrays_or_refusal<CombineArrays>(own, &Buffer::refuse_combine, x, dtype, result_of(dtype, given), bias,
-                                                row_weights, weights, out)),
+                                                row_weights, weights, out, waits)),
         options(placed(given, stream, num_sms)) {
     options.out = arrays.out.view;
   }
@@ -56,16 +78,16 @@ struct CombineCall {
 };
 
 Combined combine(OwnBuffer& own, const Handle& handle, nb::handle x, nb::handle bias, nb::handle row_weights,
-                 nb::handle weights, nb::handle out, const Name& dtype, const CombineOptions& options, Stream stream,
-                 int num_sms) {
-  const CombineCall call(own, x, bias, row_weights, weights, out, dtype, options, stream, num_sms);
+                 nb::handle weights, nb::handle out, nb::handle waits, const Name& dtype, const CombineOptions& options,
+                 Stream stream, int num_sms) {
+  const CombineCall call(own, x, bias, row_weights, weights, out, waits, dtype, options, stream, num_sms);
   return blocking(own.get(), [&](Buffer& buffer) { return buffer.combine(handle, call.arrays.input(), call.options); });
 }
 
 Sent<Combined> combine_send(OwnBuffer& own, const Handle& handle, nb::handle x, nb::handle bias, nb::handle row_weights,
-                            nb::handle weights, nb::handle out, const Name& dtype, const CombineOptions& options,
-                            Stream stream, int num_sms) {
-  auto call = std::make_shared<CombineCall>(own, x, bias, row_weights, weights, out, dtype, options, stream, num_sms);
+                            nb::handle weights, nb::handle out, nb::handle waits, const Name& dtype,
+                            const CombineOptions& options, Stream stream, int num_sms) {
+  auto call = std::make_shared<CombineCall>(own, x, bias, row_weights, weights, out, waits, dtype, options, stream, num_sms);
   auto split = blocking(
       own.get(), [&](Buffer& buffer) { return buffer.combine_send(handle, call->arrays.input(), call->options); });
   return {std::move(split), std::move(call)};
@@ -76,16 +98,16 @@ Sent<Combined> combine_send(OwnBuffer& own, const Handle& handle, nb::handle x, 
 void bind_calls(nb::class_<OwnBuffer>& buffer) {
   const auto bind_dispatch = [&](const char* name, auto call) {
     buffer.def(name, call, nb::arg("route"), nb::arg("x").none(), nb::arg("scales").none(), nb::arg("weights").none(),
-               nb::arg("global_scale").none(), nb::arg("dtype").none(), nb::arg("options"), nb::arg("stream").none(),
-               nb::arg("num_sms"));
+               nb::arg("global_scale").none(), nb::arg("counts_total").none(), nb::arg("waits_total").none(),
+               nb::arg("dtype").none(), nb::arg("options"), nb::arg("stream").none(), nb::arg("num_sms"));
   };
   const auto bind_combine = [&](const char* name, auto call) {
     buffer.def(name, call, nb::arg("handle"), nb::arg("x").none(), nb::arg("bias").none(),
-               nb::arg("row_weights").none(), nb::arg("weights").none(), nb::arg("out").none(), nb::arg("dtype").none(),
-               nb::arg("options"), nb::arg("stream").none(), nb::arg("num_sms"));
+               nb::arg("row_weights").none(), nb::arg("weights").none(), nb::arg("out").none(),
+               nb::arg("waits_total").none(), nb::arg("dtype").none(), nb::arg("options"), nb::arg("stream").none(),
+               nb::arg("num_sms"));
   };
-  bind_dispatch("dispatch", &dispatch<Plan>);
-  bind_dispatch("dispatch_again", &dispatch<Handle>);
+  bind_dispatch("dispatch", &dispatch);
   bind_dispatch("dispatch_send", &dispatch_send);
   bind_combine("combine", &combine);
   bind_combine("combine_send", &combine_send);

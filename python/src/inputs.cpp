@@ -21,17 +21,20 @@ nb::object bias_of(nb::handle bias, size_t i) {
 }  // namespace
 
 DispatchArrays::DispatchArrays(nb::handle x_in, const Name& dtype, nb::handle scales_in, nb::handle weights_in,
-                               nb::handle global_scale_in)
+                               nb::handle global_scale_in, nb::handle counts_in, nb::handle waits_in)
     : x(dense_array_of(x_in, "x", Dense::rows, dtype)), scales(array_of(scales_in, "scales")),
       weights(dense_array_of(weights_in, "weights", Dense::all)),
-      global_scale(scalar_of(global_scale_in, "global_scale")) {}
+      global_scale(scalar_of(global_scale_in, "global_scale")), counts(writable_array_of(counts_in, "counts_total")),
+      waits(writable_array_of(waits_in, "waits_total")) {}
 
 CombineArrays::CombineArrays(nb::handle x_in, const Name& dtype, const Name& result, nb::handle bias,
-                             nb::handle row_weights_in, nb::handle weights_in, nb::handle out_in)
+                             nb::handle row_weights_in, nb::handle weights_in, nb::handle out_in,
+                             nb::handle waits_in)
     : x(dense_array_of(x_in, "x", Dense::rows, dtype)),
       bias0(dense_array_of(bias_of(bias, 0), "bias", Dense::all, result)),
       bias1(dense_array_of(bias_of(bias, 1), "bias", Dense::all, result)),
       row_weights(dense_array_of(row_weights_in, "row_weights", Dense::all)),
-      weights(dense_array_of(weights_in, "weights", Dense::all)), out(writable_array_of(out_in, "out", result)) {}
+      weights(dense_array_of(weights_in, "weights", Dense::all)), out(writable_array_of(out_in, "out", result)),
+      waits(writable_array_of(waits_in, "waits_total")) {}
 
 }  // namespace heddle::python

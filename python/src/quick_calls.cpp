@@ -20,19 +20,10 @@ struct SlabArrays {
   Array ids;
   DispatchArrays rows;
 
-  SlabArrays(nb::handle ids_in, nb::handle x, nb::handle scales, nb::handle weights, nb::handle global_scale)
-      : ids(array_of(ids_in, "ids")), rows(x, std::nullopt, scales, weights, global_scale) {}
+  SlabArrays(nb::handle ids_in, nb::handle x, nb::handle scales, nb::handle weights, nb::handle global_scale,
+             nb::handle counts, nb::handle waits)
+      : ids(array_of(ids_in, "ids")), rows(x, std::nullopt, scales, weights, global_scale, counts, waits) {}
 };
-
-/// A plan is made without the peers, who must hear of its error.
-Plan plan_or_refusal(Buffer& buffer, const TensorView& ids, const Placement& on) {
-  try {
-    return buffer.plan(ids, on);
-  } catch (const Error& error) {
-    buffer.refuse_dispatch(argument_of(error));
-    throw;
-  }
-}
 
 /// A tensor of a value for each place of the slab, as [L, R M].
 nb::object by_place(Tensor tensor, const Received& received, bool torch) {
@@ -56,25 +47,26 @@ nb::tuple outputs_of(const Received& received, bool has_weights, bool torch) {
 }
 
 nb::tuple dispatch_slab(OwnBuffer& own, nb::handle ids, nb::handle x, nb::handle scales, nb::handle weights,
-                        nb::handle global_scale, const DispatchOptions& options, Stream stream, int num_sms,
-                        bool torch) {
-  const auto arrays =
-      arrays_or_refusal<SlabArrays>(own, &Buffer::refuse_dispatch, ids, x, scales, weights, global_scale);
+                        nb::handle global_scale, nb::handle counts, nb::handle waits, const DispatchOptions& options,
+                        Stream stream, int num_sms, bool torch) {
+  const auto arrays = arrays_or_refusal<SlabArrays>(own, &Buffer::refuse_dispatch, ids, x, scales, weights, global_scale,
+                                                    counts, waits);
   const DispatchOptions all = placed(options, stream, num_sms);
   const Received received = blocking(own.get(), [&](Buffer& buffer) {
-    return buffer.dispatch(plan_or_refusal(buffer, arrays.ids.view, all.on), arrays.rows.input(), all);
+    return buffer.dispatch(arrays.ids.view, arrays.rows.input(), all);
   });
   return outputs_of(received, !weights.is_none(), torch);
 }
 
 /// (outputs, what receives).
 nb::tuple dispatch_slab_send(OwnBuffer& own, nb::handle ids, nb::handle x, nb::handle scales, nb::handle weights,
-                             nb::handle global_scale, const DispatchOptions& options, Stream stream, int num_sms,
-                             bool torch) {
-  auto arrays = arrays_or_refusal<SlabArrays>(own, &Buffer::refuse_dispatch, ids, x, scales, weights, global_scale);
+                             nb::handle global_scale, nb::handle counts, nb::handle waits,
+                             const DispatchOptions& options, Stream stream, int num_sms, bool torch) {
+  auto arrays = arrays_or_refusal<SlabArrays>(own, &Buffer::refuse_dispatch, ids, x, scales, weights, global_scale, counts,
+                                              waits);
   const DispatchOptions all = placed(options, stream, num_sms);
   auto split = blocking(own.get(), [&](Buffer& buffer) {
-    return buffer.dispatch_send(plan_or_refusal(buffer, arrays.ids.view, all.on), arrays.rows.input(), all);
+    return buffer.dispatch_send(arrays.ids.view, arrays.rows.input(), all);
   });
   const nb::tuple outputs = outputs_of(*split.result, !weights.is_none(), torch);
   return nb::make_tuple(outputs, Sent<Received>{std::move(split), std::make_shared<SlabArrays>(std::move(arrays))});
@@ -93,7 +85,8 @@ TensorView ends_of(const Handle& handle) {
 nb::tuple dispatch_tokens(OwnBuffer& own, const Plan& plan, nb::handle x, nb::handle scales, nb::handle weights,
                           const DispatchOptions& options, Stream stream, int num_sms, bool torch) {
   const auto arrays =
-      arrays_or_refusal<DispatchArrays>(own, &Buffer::refuse_dispatch, x, Name(), scales, weights, nb::none());
+      arrays_or_refusal<DispatchArrays>(own, &Buffer::refuse_dispatch, x, Name(), scales, weights, nb::none(),
+                                        nb::none(), nb::none());
   const DispatchOptions all = placed(options, stream, num_sms);
   const Received got = blocking(own.get(), [&](Buffer& buffer) { return buffer.dispatch(plan, arrays.input(), all); });
   const auto of_route = [&](const TensorView& view) { return exported(kept(view, got.handle), torch); };
@@ -110,8 +103,9 @@ nb::tuple dispatch_tokens(OwnBuffer& own, const Plan& plan, nb::handle x, nb::ha
 void bind_quick_calls(nb::class_<OwnBuffer>& buffer) {
   const auto bind = [&](const char* name, auto call) {
     buffer.def(name, call, nb::arg("ids").none(), nb::arg("x").none(), nb::arg("scales").none(),
-               nb::arg("weights").none(), nb::arg("global_scale").none(), nb::arg("options"), nb::arg("stream").none(),
-               nb::arg("num_sms"), nb::arg("torch"));
+               nb::arg("weights").none(), nb::arg("global_scale").none(), nb::arg("counts_total").none(),
+               nb::arg("waits_total").none(), nb::arg("options"), nb::arg("stream").none(), nb::arg("num_sms"),
+               nb::arg("torch"));
   };
   bind("dispatch_slab", &dispatch_slab);
   bind("dispatch_slab_send", &dispatch_slab_send);

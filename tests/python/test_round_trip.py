@@ -124,5 +124,33 @@ def trip_between_processes(bootstrap: heddle.Bootstrap, tokens: int) -> int:
         return buffer.metrics().dispatch.bytes_sent
 
 
+@pytest.mark.parametrize("split", [False, True])
+def test_ids_in_place_of_a_plan_and_statistics(split):
+    batches = [make_batch(r, 7, 16, 3, 6) for r in range(2)]
+
+    def body(buffer: heddle.Buffer) -> None:
+        mine = batches[buffer.rank]
+        counts, waits = np.full(3, 10, np.int32), np.zeros(2, np.int64)
+        options = {"layout": "expert_major", "fixed_size": True, "max_tokens": 7}
+        wanted = buffer.dispatch(buffer.plan(mine.ids), mine.x, **options)
+        for turn in (1, 2):
+            call = {"counts_total": counts, "waits_total": waits, **options}
+            if split:
+                sent = buffer.dispatch_send(mine.ids, mine.x, **call)
+                received = sent.receive()
+            else:
+                received = buffer.dispatch(mine.ids, mine.x, **call)
+            assert np.array_equal(received.row_token, wanted.row_token)
+            assert np.array_equal(received.handle.plan.ids, mine.ids)
+            assert np.array_equal(counts, 10 + turn * received.num_per_expert)
+        back = np.zeros(2, np.int64)
+        buffer.combine(received.handle, received.x, waits_total=back)
+        assert waits[1 - buffer.rank] > 0 and back[1 - buffer.rank] > 0
+        with pytest.raises(heddle.UsageError, match="counts_total.*legal: contiguous int32"):
+            buffer.dispatch(mine.ids, mine.x, counts_total=counts[:2], **options)
+
+    ranks.buffers(2, body, experts=6)
+
+
 def test_ranks_that_are_processes_share_memory():
     assert all(sent > 0 for sent in ranks.on_processes(3, trip_between_processes, 40))

@@ -9,21 +9,17 @@ import torch
 
 from .streams import CpuStream, on
 from .utils.event import EventHandle, EventOverlap
-from .wait_stats import WaitStats
 
 
 def end_of_call(
     receive: Callable[[], Any] | None,
     is_async: bool,
     finish: Callable[[], None] | None,
-    stats: WaitStats | None,
     device: torch.device,
 ) -> tuple[EventOverlap, Callable[[], None] | None]:
     """(event, hook or None) of a call with tensors of `device`: None as `receive` if it has received. finish() runs
     after that."""
     if receive is None:
-        if stats is not None:
-            stats.add()
         if finish is not None:
             finish()
         return EventOverlap(EventHandle() if is_async else None), None
@@ -35,11 +31,7 @@ def end_of_call(
             return
         rest = waiting.pop()
         with on(stream):
-            if stats is not None:
-                stats.begin()
             rest()
-            if stats is not None:
-                stats.add()
             if finish is not None:
                 finish()
 

@@ -20,7 +20,7 @@ from .signals import wait_for_experts, wait_for_rows
 from .sizes import low_latency_window
 from .trtllm import ReadyFp4
 from .utils.event import EventOverlap
-from .wait_stats import WaitStats, check_counts
+from .wait_stats import check_counts, row_of_waits
 
 
 class LowLatency(ReadyFp4):
@@ -64,8 +64,8 @@ class LowLatency(ReadyFp4):
         x         [N, H] bfloat16
         topk_idx  [N, K], -1 = none
         cumulative_local_expert_recv_stats  [L] int32, gets the received rows added
-        dispatch_wait_recv_cost_stats       [R] or [R, R] int64, gets the nanoseconds of the receive added, for all
-                                            others
+        dispatch_wait_recv_cost_stats       [R] or [R, R] int64, gets the nanoseconds added that this rank waited for
+                                            each to speak
         use_fp8      rows become float8_e4m3fn with a scale for each 128 channels; round_scale: powers of two;
                      use_ue8m0: as exponent bytes, four to an int32
         use_nvfp4    with use_fp8=False: rows become 4-bit with x_global_scale (branch hybrid-ep), in the kernel
@@ -136,7 +136,7 @@ class LowLatency(ReadyFp4):
             if topk_weights is not None:
                 check_weights(topk_weights, topk_idx.shape)
             check_counts(counts, len(buffer.local_experts))
-            stats = WaitStats.of("dispatch_wait_recv_cost_stats", waits, self.rank, self.group_size)
+            own_waits = row_of_waits("dispatch_wait_recv_cost_stats", waits, self.rank, self.group_size)
             if topk_idx.shape[0] != x.shape[0]:
                 raise UsageError(f"topk_idx has {topk_idx.shape[0]} rows, legal: {x.shape[0]}, as x")
             options = dispatch_options(layout="slab", max_tokens=tokens, **form.options)
@@ -147,24 +147,24 @@ class LowLatency(ReadyFp4):
             scales=form.scales,
             weights=topk_weights,
             global_scale=form.global_scale,
+            counts_total=counts,
+            waits_total=own_waits,
             splits=return_recv_hook,
         )
         rows, scales, count, _, _, weights, sources, _ = made
         outputs = form.outputs(rows, scales)
 
         def finish() -> None:
-            if form.finish is not None:
-                form.finish(scales, outputs)
-            if counts is not None:
-                counts.add_(count)
+            assert form.finish is not None
+            form.finish(scales, outputs)
 
         sizes = (tokens, hidden, experts)
         if key is not None:
             prepared = Prepared(self.runtime.epoch, buffer, options, form.outputs, topk_idx.shape, sizes)
             self._prepared_calls.keep(key, prepared)
         handle = low_latency_handle.make(buffer, made, topk_idx.shape, sizes)
-        rest = finish if form.finish is not None or counts is not None else None  # it keeps the outputs alive
-        event, hook = end_of_call(receive, async_finish, rest, stats, x.device)
+        rest = finish if form.finish is not None else None  # it keeps the outputs alive
+        event, hook = end_of_call(receive, async_finish, rest, x.device)
         if topk_weights is None:
             return outputs, count, handle, event, hook
         return outputs, count, weights, sources, handle, event, hook
@@ -199,7 +199,8 @@ class LowLatency(ReadyFp4):
         handle        of the dispatch
         use_logfmt    accepted: rows travel as they are, which loses nothing
         out           [N, H] to write to
-        combine_wait_recv_cost_stats  [R] or [R, R] int64, gets the nanoseconds of the receive added, for all others
+        combine_wait_recv_cost_stats  [R] or [R, R] int64, gets the nanoseconds added that this rank waited for each to
+                                       speak
         overlap       rows are read once their signals say so: comp_signal [L ceil(R M / 64)] int32 with
                       packed_recv_count, block_m, threshold; or src_signals [L] uint32 with src_signal_expect_value. On
                       the CPU
@@ -212,7 +213,7 @@ class LowLatency(ReadyFp4):
             _check_modes(async_finish, return_recv_hook)
             rows = self._rows_to_send(x, handle, zero_copy, use_logfmt)
             route.check_combine(topk_idx, topk_weights, out, handle[3], x.dtype)
-            stats = WaitStats.of(
+            own_waits = row_of_waits(
                 "combine_wait_recv_cost_stats", combine_wait_recv_cost_stats, self.rank, self.group_size
             )
             if overlap and comp_signal is not None:
@@ -226,7 +227,7 @@ class LowLatency(ReadyFp4):
         )
         sent = rows if rows.is_contiguous() else _as_rows(rows)
         call = buffer.combine_send if return_recv_hook else buffer.combine
-        made: Any = call(route.handle, sent, weights=topk_weights, out=target)
+        made: Any = call(route.handle, sent, weights=topk_weights, out=target, waits_total=own_waits)
 
         def finish() -> None:
             assert out is not None and target is not None  # memory of the caller's that heddle cannot write to
@@ -234,7 +235,7 @@ class LowLatency(ReadyFp4):
 
         combined = (made.result if return_recv_hook else made).x if out is None else out
         receive = made.receive if return_recv_hook else None
-        event, hook = end_of_call(receive, async_finish, None if target is out else finish, stats, x.device)
+        event, hook = end_of_call(receive, async_finish, None if target is out else finish, x.device)
         return combined, event, hook
 
     def get_next_low_latency_combine_buffer(self, handle: tuple[Any, ...]) -> torch.Tensor:

@@ -29,7 +29,7 @@ class Prepared(NamedTuple):
         """What low_latency_dispatch() returns."""
         made, receive = self.buffer.dispatch_slab(topk_idx, x, self.options, splits=splits)
         handle = low_latency_handle.make(self.buffer, made, self.batch, self.sizes)
-        event, hook = end_of_call(receive, is_async, None, None, x.device)
+        event, hook = end_of_call(receive, is_async, None, x.device)
         return self.outputs(made[0], made[1]), made[2], handle, event, hook
 
 
