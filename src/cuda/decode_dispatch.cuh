@@ -65,13 +65,17 @@ class DecodeDispatch : DecodeRows {
       load_item(worker(), columns, ahead);
     }
     mark_sets();
-    if (has_item) ahead.cast = caster_.cast(columns);
+    if (has_item) cast_item(worker(), columns, ahead);
     return ahead;
   }
   __device__ void load_item(int item, uint4 (&columns)[2], Ahead& ahead) const {
     const int token = divide(item, decode_.parts);
     caster_.load(token, item - token * region_.parts, columns);
     load_column(token, ahead.id, ahead.weight);
+  }
+  __device__ void cast_item(int item, const uint4 (&columns)[2], Ahead& ahead) const {
+    const int token = divide(item, decode_.parts);
+    ahead.cast = caster_.cast(columns, token, item - token * region_.parts);
   }
 
   // --- rows out ---
@@ -169,7 +173,7 @@ class DecodeDispatch : DecodeRows {
         if (!is_first) {
           uint4 columns[2];
           load_item(item, columns, ahead);
-          ahead.cast = caster_.cast(columns);
+          cast_item(item, columns, ahead);
         }
         places = send_item(item, ahead, moved);
       }
@@ -203,7 +207,6 @@ class DecodeDispatch : DecodeRows {
     moved.token = divide(item, decode_.parts);
     moved.part = item - moved.token * region_.parts;
     moved.cast = ahead.cast;
-    moved.cast.scales = caster_.trimmed(moved.cast.scales, moved.part);
     const LaneRoute route = route_of(moved.token, ahead.id, ahead.weight);
     send_part(moved.token, moved.part, moved.cast, route);
     if (own_by_words() || board_.live[topo_.rank] == 0) return false;

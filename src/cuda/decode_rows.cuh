@@ -45,7 +45,7 @@ class DecodeRows : protected DecodePlaces {
       row = at < a_.out.rows ? static_cast<int32_t>(at) : kDropped;
     }
     const int payload = region_.payload_words(part);
-    const int words = caster_.has_byte_scale() ? 1 : caster_.blocks_of(part);
+    const int words = caster_.num_words(part);
     const uint32_t scale = lane() == 0 ? cast.scales.x : lane() == 1 ? cast.scales.y : lane() == 2 ? cast.scales.z
                                                                                                   : cast.scales.w;
 #pragma unroll 1
@@ -56,7 +56,7 @@ class DecodeRows : protected DecodePlaces {
       std::byte* x = a_.out.x + int64_t{at} * hidden_ + part * kDispatchPart + lane() * kWordBytes;
       if (lane() < payload) store_columns_at(x, cast.columns);
       if (lane() >= words) continue;
-      scale_row(at, expert)[(part * (caster_.has_byte_scale() ? 1 : 4) + lane()) * a_.out.scales.col_stride] = scale;
+      scale_row(at, expert)[(caster_.first_word(part) + lane()) * a_.out.scales.col_stride] = scale;
     }
     if (part == 0) place_route(moved.source, i, moved.token, row, hit);
   }

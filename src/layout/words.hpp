@@ -117,7 +117,8 @@ HEDDLE_HD constexpr bool fits_words(const Shape& shape, int ranks, int64_t word_
   // Others' outputs may be of exact size, which the host must know before rows are placed.
   const bool is_fixed = shape.split || shape.layout == Layout::slab;
   return is_fixed && (shape.quantise == Quantise::fp8 || shape.quantise == Quantise::fp8_pow2 ||
-                      shape.quantise == Quantise::fp8_ue8m0);
+                      shape.quantise == Quantise::fp8_ue8m0 || shape.quantise == Quantise::fp8_row ||
+                      shape.quantise == Quantise::mxfp8);
 }
 
 }  // namespace heddle

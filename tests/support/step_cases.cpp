@@ -107,6 +107,8 @@ std::vector<StepCase> make_decode_cases() {
   const DispatchCase slab{.layout = Layout::slab, .quantise = Quantise::fp8};
   const DispatchCase pow2{.layout = Layout::slab, .quantise = Quantise::fp8_pow2};
   const DispatchCase bytes{.layout = Layout::slab, .quantise = Quantise::fp8_ue8m0};
+  const DispatchCase rowwise{.layout = Layout::slab, .quantise = Quantise::fp8_row};
+  const DispatchCase blocks{.layout = Layout::slab, .quantise = Quantise::mxfp8};
   const DispatchCase groups{.layout = Layout::expert_major, .quantise = Quantise::fp8, .alignment = 8, .fixed_size = true,
                             .zero_padding = true, .split = true};
   auto sized = [](WorldOptions world, int tokens, int hidden) {
@@ -122,6 +124,8 @@ std::vector<StepCase> make_decode_cases() {
       decode_case("slab_many_tokens", sized(world_of(2, Routing::uniform), 700, 528), slab, weighted),
       decode_case("slab_holes", world_of(2, Routing::holes), pow2, weighted),
       decode_case("slab_duplicates", world_of(2, Routing::duplicates), bytes, weighted),
+      decode_case("slab_row_scales", sized(world_of(2, Routing::uniform), 61, 1296), rowwise, {{}}),
+      decode_case("slab_mxfp8", sized(world_of(2, Routing::uniform), 61, 1072), blocks, {{}}),
       decode_case("slab_nothing", world_of(2, Routing::nothing), slab, weighted),
       decode_case("slab_empty_rank", world_of(3, Routing::empty_rank), bytes, weighted),
       decode_case("slab_skew", world_of(4, Routing::one_expert), slab, weighted),
