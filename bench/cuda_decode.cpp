@@ -79,6 +79,7 @@ class RankDecode {
         topo_{.rank = own_, .world = batches.ranks, .experts = batches.experts},
         rank_(machine_, world_, topo_, options_) {
     check(cudaSetDevice(machine_.device()), "choosing a GPU");
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
     timer_.emplace();
   }
 
@@ -111,6 +112,7 @@ class RankDecode {
   void measure(int sms) {
     Launch launch = backend().launch();
     launch.wait = false;
+    launch.stream = stream_;  // the backend's own is never taken for a capture, and its calls tell the host of their end
     launch.num_sms = sms;
     backend().use(launch);
     const auto dispatch = [&] { backend().dispatch(dispatch_); };
@@ -160,6 +162,7 @@ class RankDecode {
   const Topology topo_;
   testing::StepRank rank_;
   std::optional<Timer> timer_;
+  cudaStream_t stream_ = nullptr;
   DispatchArgs dispatch_;
   CombineArgs combine_;
 };
