@@ -21,9 +21,16 @@ if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   endif()
 endif()
 
-# Real code only: a GPU without its own code is told so by `heddle doctor`, not given minutes of just-in-time compilation.
+# Nothing in the kernels is for one architecture later than 9.0, so sm_100 and sm_120 are assembled from what is compiled once for 9.0, and
+# GPUs later than those compile it themselves when they first load it. sm_86 and sm_89 run sm_80's code, sm_103 sm_100's, sm_121 sm_120's.
+# An older GPU gets an error that says so. Whoever sets CMAKE_CUDA_ARCHITECTURES gets those.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;100-real" CACHE STRING "GPU architectures")
+  set(CMAKE_CUDA_ARCHITECTURES OFF)
+  add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--generate-code=arch=compute_80,code=[sm_80]>
+    $<$<COMPILE_LANGUAGE:CUDA>:--generate-code=arch=compute_90,code=[compute_90,sm_90,sm_100,sm_120]>)
+  set(HEDDLE_CUDA_GPUS 80 86 89 90 100 103 120 121)  # that must have code, whichever architecture's it is
+else()
+  set(HEDDLE_CUDA_GPUS ${CMAKE_CUDA_ARCHITECTURES})
 endif()
 
 include(CheckLanguage)
@@ -37,5 +44,5 @@ if(CMAKE_CUDA_COMPILER)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
   endif()
   find_package(CUDAToolkit REQUIRED)
-  set(HEDDLE_CUDA_FOUND "${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
+  set(HEDDLE_CUDA_FOUND "${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION} for ${HEDDLE_CUDA_GPUS}")
 endif()

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Lists the CUDA kernels inside built files (object, archive, library, cubin), one 'sm_XX name' a line.
 
-With --expect LIST (a kernel name a line, # for comments) and --arch, exits 1 if a kernel is missing for one of them.
+With --expect LIST (a kernel name a line, # for comments) exits 1 if a kernel is missing for one of --gpus. A GPU runs the code
+of the newest architecture of its generation that is not newer than itself: sm_89 that of sm_80.
 Device code must not be compressed (nvcc --no-compress, which HEDDLE_TESTS sets): then each cubin is a plain ELF file.
 """
 
@@ -46,6 +47,11 @@ def kernels_by_architecture(paths):
     return found
 
 
+def architecture_for(gpu, architectures):
+    """Whose code a GPU runs; None: nobody's."""
+    return max((one for one in architectures if one <= gpu and one // 10 == gpu // 10), default=None)
+
+
 def names_in(listing):
     lines = (line.split("#")[0].strip() for line in Path(listing).read_text().splitlines())
     return [line for line in lines if line]
@@ -55,7 +61,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="+")
     parser.add_argument("--expect", metavar="LIST")
-    parser.add_argument("--arch", type=int, nargs="+", default=[80, 90, 100])
+    parser.add_argument("--gpus", type=int, nargs="+", default=[80, 86, 89, 90, 100, 103, 120, 121], metavar="SM")
     arguments = parser.parse_args()
 
     found = kernels_by_architecture(arguments.files)
@@ -67,10 +73,12 @@ def main():
     if not arguments.expect:
         return
     expected = names_in(arguments.expect)
-    missing = [f"sm_{arch} {name}" for arch in arguments.arch for name in expected if name not in found[arch]]
+    code = {gpu: architecture_for(gpu, found) for gpu in arguments.gpus}
+    missing = [f"sm_{gpu} {name}" for gpu in code for name in expected if name not in found.get(code[gpu], ())]
     if missing or not expected:
         sys.exit(f"list_kernels: {len(expected)} kernels expected, missing: {', '.join(missing) or 'none'}")
-    print(f"all {len(expected)} kernels of {arguments.expect} exist for {', '.join(f'sm_{a}' for a in arguments.arch)}")
+    served = ", ".join(f"sm_{gpu}" if one == gpu else f"sm_{gpu} (sm_{one}'s)" for gpu, one in code.items())
+    print(f"all {len(expected)} kernels of {arguments.expect} exist for {served}")
 
 
 if __name__ == "__main__":

@@ -20,10 +20,10 @@ if(HEDDLE_INSTALL AND heddle/heddle.hpp IN_LIST headers)
   set_tests_properties(install.consumer PROPERTIES LABELS install TIMEOUT 300)
 endif()
 
-# Every kernel that the library launches exists for every architecture that is shipped.
+# Every kernel that the library launches exists for every GPU that it is for.
 file(GLOB kernel_list CONFIGURE_DEPENDS cuda/kernels.txt)
 if(heddle_cuda AND kernel_list)
-  string(REGEX MATCHALL "[0-9]+" architectures "${CMAKE_CUDA_ARCHITECTURES}")
+  string(REGEX MATCHALL "[0-9]+" gpus "${HEDDLE_CUDA_GPUS}")
   add_test(NAME cuda_kernels COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/scripts/list_kernels.py $<TARGET_FILE:heddle>
     --expect ${kernel_list} --arch ${architectures})
   set_tests_properties(cuda_kernels PROPERTIES LABELS cuda)

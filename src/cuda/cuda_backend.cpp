@@ -8,6 +8,7 @@
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "cuda/architectures.hpp"
 #include "cuda/combine_pump.hpp"
 #include "cuda/decode.hpp"
 #include "cuda/dispatch_pump.hpp"
@@ -27,7 +28,12 @@ int attribute_of(int device, cudaDeviceAttr attribute) {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cuda_backend(const CudaParts& parts) { return std::make_unique<CudaBackend>(parts); }
+std::unique_ptr<Backend> make_cuda_backend(const CudaParts& parts) {
+  if (const std::string problem = architecture_problem(parts.device); !problem.empty()) {
+    fail(ErrorCode::system, "{}", problem);
+  }
+  return std::make_unique<CudaBackend>(parts);
+}
 
 CudaBackend::CudaBackend(const CudaParts& parts)
     : parts_(parts), port_(parts.windows, parts.heap), pool_(parts.device) {
@@ -45,15 +51,15 @@ CudaBackend::CudaBackend(const CudaParts& parts)
   reports_ = map_host_array<Report>(kReports);
   reset_result_ = map_host_array<ResetResult>(1);
   faulted_ = map_host_array<uint64_t>(1);
+  watch_ = std::make_unique<WordWatch>(faulted_, [rank = parts.rank, gpu = parts.device] {
+    log_warn("rank {}: a call on GPU {} ended in a fault, and nobody waited for it; the buffer's next call raises", rank, gpu);
+  });
   refused_ = map_host_array<uint64_t>(1);
   ended_ = map_host_array<uint64_t>(1);
   id_checks_ = map_host_array<IdCheck>(kIdChecks);
   ledger_ = std::make_unique<Ledger>();
   control_ = map_host_words(sizeof(Cells) * static_cast<size_t>(parts.ranks));
   last_report_ = reports_.get();
-  watch_ = std::make_unique<WordWatch>(faulted_, [rank = parts.rank, gpu = parts.device] {
-    log_warn("rank {}: a call on GPU {} ended in a fault, and nobody waited for it; the buffer's next call raises", rank, gpu);
-  });
   rehearse(Workers::grid);
   finish(own_stream_, "loading the kernels");
 }

@@ -47,13 +47,18 @@ std::string version_name(int version) { return fmt::format("{}.{}", version / 10
 
 }  // namespace
 
-std::string cuda_problem() {
+std::string driver_problem(int found) {
   const std::string needed =
       fmt::format("needed: NVIDIA driver {} or newer (CUDA {})", kNeededDriver, version_name(kNeeded));
-  int found = 0;
-  const cudaError_t error = cudaDriverGetVersion(&found);
-  if (error != cudaSuccess || found == 0) return fmt::format("no CUDA driver on this machine (libcuda.so.1); {}", needed);
+  if (found == 0) return fmt::format("no CUDA driver on this machine (libcuda.so.1); {}", needed);
   if (found < kNeeded) return fmt::format("the CUDA driver found is for CUDA {}; {}", version_name(found), needed);
+  return "";
+}
+
+std::string cuda_problem() {
+  int found = 0;
+  if (cudaDriverGetVersion(&found) != cudaSuccess) found = 0;
+  if (std::string problem = driver_problem(found); !problem.empty()) return problem;
   int devices = 0;
   const cudaError_t counted = cudaGetDeviceCount(&devices);
   if (counted != cudaSuccess) return fmt::format("the CUDA driver finds no GPU: {}", cudaGetErrorString(counted));

@@ -28,6 +28,9 @@ struct CudaDriver {
 /// Throws Error{system} with cuda_problem() if there is no usable driver.
 const CudaDriver& cuda_driver();
 
+/// Why a driver for CUDA `found` (13000 = 13.0; 0: there is none) will not do, with what is needed; empty: it will.
+std::string driver_problem(int found);
+
 std::mutex& mapping_calls();
 
 /// A call about mappings, one of the process at a time: threads that unmapped one allocation at the same moment damaged
