@@ -73,8 +73,17 @@ class Attempt {
 
  private:
   CudaPhysical make(bool by_fabric) const {
+    check_room();
     return CudaPhysical::create(wanted_.bytes, wanted_.device,
                                 by_fabric ? CU_MEM_HANDLE_TYPE_FABRIC : CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  }
+
+  /// What does not fit here would not be welcome in host memory either.
+  void check_room() const {
+    std::size_t free = 0, all = 0;
+    check_cuda(cudaMemGetInfo(&free, &all), "asking for free GPU memory");
+    HEDDLE_CHECK(wanted_.bytes <= free, "a window of {} bytes does not fit: GPU {} has {} of {} bytes free", wanted_.bytes,
+                 wanted_.device, free, all);
   }
 
   Mapping map_zeroed(const CudaPhysical& mine) const {
