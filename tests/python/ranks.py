@@ -59,6 +59,10 @@ def buffers(size: int, body: Callable[[heddle.Buffer], Any], **settings: Any) ->
 
 def _in_process(rank: int, size: int, meeting: tuple[str, str], body: Callable[..., Any], pipe: Any, args: Any) -> None:
     try:
+        if os.environ.get("HEDDLE_TEST_DEVICE") == "cuda":
+            import gpu_form
+
+            gpu_form.install()
         bootstrap = heddle.tcp(rank, size, *meeting, timeout=PATIENCE)
         pipe.send((True, body(bootstrap, *args)))
     except BaseException as error:

@@ -204,6 +204,7 @@ def test_case_14_a_peer_that_destroys_is_named():
     ranks.all_well(ranks.on_threads(2, body))
 
 
+@pytest.mark.cpu_only("a program of its own, on the CPU")
 def test_case_14_an_exception_or_a_plain_exit_ends_at_once():
     program = """
 import heddle, numpy as np

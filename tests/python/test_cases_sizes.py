@@ -172,6 +172,7 @@ def test_case_20_large_numbers_are_refused_before_memory_is_taken():
         heddle.Buffer(heddle.in_process(1)[0], experts=1, window_bytes=1)
 
 
+@pytest.mark.cpu_only("the doctor's self-test is of the CPU")
 def test_case_20_predicted_bytes_are_what_a_buffer_takes():
     from heddle.doctor.self_test import run
 
