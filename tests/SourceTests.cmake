@@ -25,8 +25,10 @@ file(GLOB kernel_list CONFIGURE_DEPENDS cuda/kernels.txt)
 if(heddle_cuda AND kernel_list)
   string(REGEX MATCHALL "[0-9]+" gpus "${HEDDLE_CUDA_GPUS}")
   add_test(NAME cuda_kernels COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/scripts/list_kernels.py $<TARGET_FILE:heddle>
-    --expect ${kernel_list} --arch ${architectures})
+    --expect ${kernel_list} --gpus ${gpus})
   set_tests_properties(cuda_kernels PROPERTIES LABELS cuda)
 endif()
 
 include(mutants/Mutants.cmake)
+add_test(NAME cuda_mutants.table COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/cuda/mutants/run.py --check)
+set_tests_properties(cuda_mutants.table PROPERTIES LABELS mutants)

@@ -32,9 +32,7 @@ std::vector<LockstepRank> make_ranks(const spec::World& world, const MachineOpti
 
 class Lockstep : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(Lockstep, Parity) {
-  HEDDLE_NEEDS_GPU();
-  StepCase played = step_case(GetParam());
+void compare_in_lockstep(StepCase played, std::vector<Trace> (*way)(std::vector<StepRank*>, const StepCase&)) {
   played.world.tokens = played.dispatch.max_tokens = 13;
   played.world.hidden = 256;
   played.rounds = 1;
@@ -46,7 +44,18 @@ TEST_P(Lockstep, Parity) {
   const auto owners = make_ranks(world, options);
   std::vector<StepRank*> ranks;
   for (const LockstepRank& owner : owners) ranks.push_back(owner.steps.get());
-  expect_same_traces(played, wanted, play_lockstep(ranks, played));
+  expect_same_traces(played, wanted, way(ranks, played));
+}
+
+TEST_P(Lockstep, Parity) {
+  HEDDLE_NEEDS_GPU();
+  compare_in_lockstep(step_case(GetParam()), play_lockstep);
+}
+
+// The pumps, with their mailboxes, belts and tags.
+TEST_P(Lockstep, Whole) {
+  HEDDLE_NEEDS_GPU();
+  compare_in_lockstep(as_whole(step_case(GetParam())), play_whole_lockstep);
 }
 
 INSTANTIATE_TEST_SUITE_P(Small, Lockstep,

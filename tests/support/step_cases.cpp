@@ -234,6 +234,26 @@ std::vector<Trace> play_lockstep(std::vector<StepRank*> ranks, const StepCase& p
   return traces;
 }
 
+std::vector<Trace> play_whole_lockstep(std::vector<StepRank*> ranks, const StepCase& played) {
+  std::vector<Trace> traces(ranks.size());
+  const auto note = [&](auto tables) {
+    for (StepRank* rank : ranks) rank->machine().backend().drain();
+    for (size_t r = 0; r < ranks.size(); ++r) traces[r].push_back((ranks[r]->*tables)());
+  };
+  for (StepRank* rank : ranks) rank->take_plan();
+  for (int round = 0; round < played.rounds; ++round) {
+    for (StepRank* rank : ranks) rank->whole_dispatch(played.dispatch, round == 0);
+    if (round == 0) note(&StepRank::planned);
+    note(&StepRank::dispatched);
+    for (const CombineCase& combine : played.combines) {
+      for (StepRank* rank : ranks) rank->whole_combine(combine, static_cast<uint64_t>(round));
+      note(&StepRank::combined);
+    }
+  }
+  for (StepRank* rank : ranks) expect(rank->ledger().fault_claimed == 0, "a whole call");
+  return traces;
+}
+
 void expect_same(const Trace& wanted, const Trace& seen, const std::string& where) {
   ASSERT_EQ(wanted.size(), seen.size()) << where;
   for (size_t i = 0; i < wanted.size(); ++i) {

@@ -46,6 +46,7 @@ const std::vector<StepCase>& decode_cases();
 /// All ranks by one thread: each step is launched for every rank before any is waited for. For tools that let only one
 /// launch at a time through; the machines must not wait in their steps.
 std::vector<Trace> play_lockstep(std::vector<StepRank*>, const StepCase&);
+std::vector<Trace> play_whole_lockstep(std::vector<StepRank*>, const StepCase&);
 
 /// Reports where the two differ.
 void expect_same(const Trace& wanted, const Trace& seen, const std::string& where);
