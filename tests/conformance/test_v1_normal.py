@@ -189,7 +189,11 @@ def worst_body(rank):
         y[n:] = float("nan")
         reached = oracle.ranks_reached(batch, rank.size, EXPERTS).to(batch.x.dtype)
         same(buffer.combine(y, handle, topk_weights=weights)[0], batch.x * reached, "combined_x")
-        same(buffer.dispatch(batch.x, handle=handle)[0][:n], wanted.x, "recv_x of a cached dispatch")
+        for one in (handle, [tensor.clone() for tensor in handle]):
+            again = buffer.dispatch(batch.x, handle=one)[0]
+            assert len(again) == worst
+            same(again[:n], wanted.x, "recv_x of a cached dispatch")
+            same(buffer.combine(y, one)[0], batch.x * reached, "combined_x by copies of the handle's tensors")
 
 
 def test_num_worst_tokens_gives_that_many_rows(world):

@@ -180,7 +180,8 @@ class NormalMode:
                 raise UsageError("topk_idx is given with a handle, legal: None, for topk_weights as well")
             rows, scales = rows_and_scales(x)
             way = way_of(buffer, route, self.runtime.resets)
-        received = buffer.dispatch(way.handle, rows, scales=scales, fixed_size=way.is_fixed)
+        capacity = way.rows if way.is_fixed else None
+        received = buffer.dispatch(way.handle, rows, scales=scales, fixed_size=way.is_fixed, capacity=capacity)
         again = checks.parts_like(x, received.x, received.scales)
         missing = route.rows - received.x.shape[0]
         if missing > 0:
