@@ -80,7 +80,8 @@ def inputs(rank, tokens):
 def matrices():
     with torch.device("cpu"):
         made = torch.Generator().manual_seed(99)
-        return (torch.randn(EXPERTS, HIDDEN, HIDDEN, generator=made) / HIDDEN**0.5).to(torch.get_default_device())
+        random = torch.randn(EXPERTS, HIDDEN, HIDDEN, generator=made) / HIDDEN**0.5
+    return random.to(torch.get_default_device())
 
 
 def gradients_body(rank, sizes, copies):
