@@ -27,7 +27,7 @@ def check_slab(rank, all_batches, recv_x, count, handle, hidden=HIDDEN):
     assert layout_range.dtype == torch.int64 and layout_range.shape == (len(mine), rank.size)
     for local, expert in enumerate(mine):
         wanted = oracle.expert_rows(all_batches, expert)
-        assert int(count[local]) == len(wanted)
+        assert int(count[local]) == len(wanted), f"recv_count is {count.tolist()}, wanted {len(wanted)} at {local}"
         for source in range(rank.size):
             packed = int(layout_range[local, source])
             begin, many = packed >> 32, packed & 0xFFFFFFFF

@@ -58,16 +58,18 @@ class NormalMode:
         return per_rank, self._per_rdma_rank(in_rank), per_expert, in_rank, event
 
     def _planned_layout(self, topk_idx: torch.Tensor, experts: int) -> tuple[torch.Tensor, ...] | None:
-        """layout_of() by heddle's plan, in an eighth of the time. None before there is a buffer, for ids that are
-        refused, and on GPUs, where a plan's memory is not torch's to guard between streams."""
-        buffer = None if topk_idx.is_cuda else self.runtime.made_buffer(experts, topk_idx.device)
+        """layout_of() by heddle's plan, in an eighth of the time. None before there is a buffer, and for ids that are
+        refused."""
+        buffer = self.runtime.made_buffer(experts, topk_idx.device)
         if buffer is None or topk_idx.shape[1] == 0:
             return None
         try:
             plan = buffer.plan(topk_idx)
         except heddle.Error:
             return None
-        return plan.num_tokens_per_rank, plan.num_tokens_per_expert, plan.is_token_in_rank
+        layout = plan.num_tokens_per_rank, plan.num_tokens_per_expert, plan.is_token_in_rank
+        # A plan's memory on a GPU is not torch's to guard between streams.
+        return tuple(tensor.clone() for tensor in layout) if topk_idx.is_cuda else layout
 
     def _per_rdma_rank(self, in_rank: torch.Tensor) -> torch.Tensor | None:
         if self.group_size <= NUM_LOCAL_RANKS:
