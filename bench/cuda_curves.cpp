@@ -29,9 +29,9 @@ struct Point {
   std::string variant;  // the kernels that ran
   double bytes = 0;     // that the busiest rank sends
   Spread time;
-  double floor = 0;     // us that copy kernels take for as many bytes, in this run
-  double model = 0;     // us that the cost model predicts; 0: it has nothing to say
-  double ratio = 0;     // to the plain one; 0: there is none
+  double floor = 0;  // us that copy kernels take for as many bytes, in this run
+  double model = 0;  // us that the cost model predicts; 0: it has nothing to say
+  double ratio = 0;  // to the plain one; 0: there is none
 };
 
 int number_in(const char* name, int otherwise) {
@@ -44,9 +44,11 @@ class CallBench {
  public:
   CallBench(Bootstrap& bootstrap, const Setup& setup)
       : setup_(setup), own_(bootstrap.rank()), world_(make_rows(setup.batches, setup.operation.dispatch.dtype)),
-        options_{.window_bytes = setup.path == CudaPath::pinned ? kPinnedBytes : kWindowBytes, .tags = true, .fills = false},
+        options_{
+            .window_bytes = setup.path == CudaPath::pinned ? kPinnedBytes : kWindowBytes, .tags = true, .fills = false},
         machine_(bootstrap, options_, {.path = setup.path, .heap_bytes = setup.in_place ? heap_bytes() : 0}),
-        topo_{.rank = own_, .world = world_.ranks, .experts = world_.experts}, rank_(machine_, world_, topo_, options_) {
+        topo_{.rank = own_, .world = world_.ranks, .experts = world_.experts},
+        rank_(machine_, world_, topo_, options_) {
     check(cudaSetDevice(machine_.device()), "choosing a GPU");
     rank_.plan();
     bootstrap.barrier("all have planned");
@@ -88,7 +90,8 @@ class CallBench {
     point.variant = is_combine ? backend().variant_of(combine_) : backend().variant_of(dispatch_);
     // wire_bytes() counts rows as the batch has them; a cast changes what travels.
     point.bytes = wire_bytes(world_, own_, setup_.operation) / (world_.row_bytes + 4.0 * world_.scale_words) * row;
-    if (setup_.path != CudaPath::pinned) point.model = CallCost::of(topo_, shape, setup_.batches.tokens).microseconds(sms);
+    if (setup_.path != CudaPath::pinned)
+      point.model = CallCost::of(topo_, shape, setup_.batches.tokens).microseconds(sms);
     return point;
   }
 
@@ -104,7 +107,8 @@ class CallBench {
   size_t heap_bytes() const {
     const Batches& batches = setup_.batches;
     const bool token_major = setup_.operation.dispatch.layout == Layout::token_major;
-    const auto rows = static_cast<size_t>(batches.ranks) * static_cast<size_t>(batches.tokens) * (token_major ? 1u : static_cast<size_t>(batches.topk));
+    const auto rows = static_cast<size_t>(batches.ranks) * static_cast<size_t>(batches.tokens) *
+                      (token_major ? 1u : static_cast<size_t>(batches.topk));
     return rows * static_cast<size_t>(world_.row_bytes);
   }
 
@@ -162,7 +166,8 @@ class Curves {
     double best = 0;
     for (const int blocks : {8, 16, 24, 32, 64, 132}) {
       if (blocks > share_) break;
-      const Spread time = ranks_.time(rank, timer, stream, kTurns, [&] { copy_by_kernel(to, from.get(), kBytes, blocks, stream); });
+      const Spread time =
+          ranks_.time(rank, timer, stream, kTurns, [&] { copy_by_kernel(to, from.get(), kBytes, blocks, stream); });
       best = std::max(best, static_cast<double>(kBytes) / time.median);
       ranks_.meet();
     }
@@ -187,28 +192,34 @@ class Curves {
 
 /// Ranks that share a GPU copy within it: their numbers say nothing about a link.
 std::string link_of(int ranks, int gpus) {
-  return gpus >= ranks ? fmt::format("{} GPUs, one a rank", ranks) : fmt::format("{} ranks share {} GPU{}: NO NVLINK NUMBERS", ranks, gpus, gpus == 1 ? "" : "s");
+  return gpus >= ranks ? fmt::format("{} GPUs, one a rank", ranks)
+                       : fmt::format("{} ranks share {} GPU{}: NO NVLINK NUMBERS", ranks, gpus, gpus == 1 ? "" : "s");
 }
 
 void write(const std::string& path, const Curves& curves, int ranks) {
   std::ofstream json(path), text(path.substr(0, path.rfind('.')) + ".txt");
   const std::string link = link_of(ranks, testing::count_gpus());
-  json << fmt::format("{{\"ranks\": {}, \"link\": \"{}\", \"copy_gb_s\": {:.1f}, \"copy_pinned_gb_s\": {:.1f}, \"points\": [", ranks, link,
-                      curves.rate(CudaPath::automatic) * 1e-3, curves.rate(CudaPath::pinned) * 1e-3);
+  json << fmt::format(
+      "{{\"ranks\": {}, \"link\": \"{}\", \"copy_gb_s\": {:.1f}, \"copy_pinned_gb_s\": {:.1f}, \"points\": [", ranks,
+      link, curves.rate(CudaPath::automatic) * 1e-3, curves.rate(CudaPath::pinned) * 1e-3);
   text << fmt::format("{}; us, median of {}; copies {:.0f} GB/s, to pinned memory {:.0f}\n", link, kTurns,
                       curves.rate(CudaPath::automatic) * 1e-3, curves.rate(CudaPath::pinned) * 1e-3);
-  text << fmt::format("{:9}{:48}{:>7}{:>5}{:>8}{:>10}{:>10}{:>9}{:>9}{:>7}\n", "", "", "tokens", "SMs", "kernels", "median", "p99",
-                      "floor", "model", "ratio");
+  text << fmt::format("{:9}{:48}{:>7}{:>5}{:>8}{:>10}{:>10}{:>9}{:>9}{:>7}\n", "", "", "tokens", "SMs", "kernels",
+                      "median", "p99", "floor", "model", "ratio");
   const char* comma = "";
   for (const Point& point : curves.points()) {
     const Setup& setup = *point.setup;
     json << comma
-         << fmt::format("\n  {{\"section\": \"{}\", \"name\": \"{}\", \"tokens\": {}, \"sms\": {}, \"kernels\": \"{}\", \"bytes\": {:.0f}, "
-                        "\"median_us\": {:.2f}, \"p99_us\": {:.2f}, \"least_us\": {:.2f}, \"floor_us\": {:.2f}, "
-                        "\"model_us\": {:.1f}, \"ratio_to_plain\": {:.3f}}}",
-                        setup.section, setup.name, setup.batches.tokens, point.sms, point.variant, point.bytes,
-                        point.time.median, point.time.p99, point.time.least, point.floor, point.model, point.ratio);
-    const auto number = [](double value, int digits) { return value > 0 ? fmt::format("{:.{}f}", value, digits) : std::string("-"); };
+         << fmt::format(
+                "\n  {{\"section\": \"{}\", \"name\": \"{}\", \"tokens\": {}, \"sms\": {}, \"kernels\": \"{}\", "
+                "\"bytes\": {:.0f}, "
+                "\"median_us\": {:.2f}, \"p99_us\": {:.2f}, \"least_us\": {:.2f}, \"floor_us\": {:.2f}, "
+                "\"model_us\": {:.1f}, \"ratio_to_plain\": {:.3f}}}",
+                setup.section, setup.name, setup.batches.tokens, point.sms, point.variant, point.bytes,
+                point.time.median, point.time.p99, point.time.least, point.floor, point.model, point.ratio);
+    const auto number = [](double value, int digits) {
+      return value > 0 ? fmt::format("{:.{}f}", value, digits) : std::string("-");
+    };
     text << fmt::format("{:9}{:48}{:7}{:5}{:>8}{:10.1f}{:10.1f}{:>9}{:>9}{:>7}\n", setup.section, setup.name,
                         setup.batches.tokens, point.sms, point.variant, point.time.median, point.time.p99,
                         number(point.floor, 1), number(point.model, 0), number(point.ratio, 2));
@@ -229,7 +240,8 @@ int run_curves(int argc, char** argv) {
   batches.tokens = number_in("HEDDLE_TOKENS", batches.tokens);
   std::vector<Setup> setups;
   for (const std::string& name : names) {
-    for (Setup& setup : setups_of(name, batches, number_in("HEDDLE_MOST_TOKENS", 65536))) setups.push_back(std::move(setup));
+    for (Setup& setup : setups_of(name, batches, number_in("HEDDLE_MOST_TOKENS", 65536)))
+      setups.push_back(std::move(setup));
   }
   Curves curves(batches.ranks);
   for (const Setup& setup : setups) {

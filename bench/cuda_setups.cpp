@@ -55,8 +55,8 @@ Setups by_routing(const Setup& like, int) {
   return all;
 }
 
-/// A layer's outputs are held until its backward pass, so none is in a cache or a page table that was used just before. Expert-major
-/// BF16 outputs of 60 calls would not fit beside another rank's.
+/// A layer's outputs are held until its backward pass, so none is in a cache or a page table that was used just before.
+/// Expert-major BF16 outputs of 60 calls would not fit beside another rank's.
 Setups held(const Setup& like, int) {
   Setups all;
   for (const int outputs : {1, 60}) {
@@ -64,7 +64,8 @@ Setups held(const Setup& like, int) {
     setup.outputs = outputs;
     setup.name = fmt::format("{} outputs", outputs);
     for (const Setup& one : each_operation(setup)) {
-      const bool is_large = one.operation.dispatch.layout == Layout::expert_major && one.operation.dispatch.dtype == DType::bf16;
+      const bool is_large =
+          one.operation.dispatch.layout == Layout::expert_major && one.operation.dispatch.dtype == DType::bf16;
       if (!one.operation.is_combine && !is_large) all.push_back(one);
     }
   }
@@ -120,9 +121,12 @@ Setups by_options(const Setup& like, int) {
     all.push_back(setup);
   };
   const std::pair<const char*, DispatchCase> layouts[] = {{"token-major", token_major}, {"expert-major", expert_major}};
-  const std::pair<const char*, Quantise> casts[] = {
-      {"to fp8", Quantise::fp8},         {"to fp8, powers of two", Quantise::fp8_pow2}, {"to fp8, ue8m0", Quantise::fp8_ue8m0},
-      {"to fp8, one scale", Quantise::fp8_row}, {"to mxfp8", Quantise::mxfp8},          {"to nvfp4", Quantise::nvfp4}};
+  const std::pair<const char*, Quantise> casts[] = {{"to fp8", Quantise::fp8},
+                                                    {"to fp8, powers of two", Quantise::fp8_pow2},
+                                                    {"to fp8, ue8m0", Quantise::fp8_ue8m0},
+                                                    {"to fp8, one scale", Quantise::fp8_row},
+                                                    {"to mxfp8", Quantise::mxfp8},
+                                                    {"to nvfp4", Quantise::nvfp4}};
   for (const auto& [name, layout] : layouts) {
     const std::string dispatch = fmt::format("bf16 dispatch {}", name);
     const auto changed = [&, layout = layout](const char* option, const auto& change) {
@@ -136,7 +140,9 @@ Setups by_options(const Setup& like, int) {
     changed("capacity of half", [&](DispatchCase& one) { one.capacity = int64_t{tokens}; });
     if (layout.layout == Layout::expert_major) changed("alignment 128", [](DispatchCase& one) { one.alignment = 128; });
     const std::string combine = fmt::format("bf16 combine {}", name);
-    const auto combined = [&, layout = layout](const char* option, const CombineCase& wanted) { add(combine, option, layout, &wanted); };
+    const auto combined = [&, layout = layout](const char* option, const CombineCase& wanted) {
+      add(combine, option, layout, &wanted);
+    };
     combined("", {});
     combined("one bias", {.biases = 1});
     combined("two biases", {.biases = 2});
@@ -155,8 +161,9 @@ struct Section {
   Setups (*setups)(const Setup& like, int most_tokens);
 };
 
-constexpr Section kSections[] = {{"sms", by_sms},     {"tokens", by_tokens},          {"routing", by_routing}, {"held", held},
-                                 {"place", by_place}, {"pinned", by_pinned_memory}, {"plan", plan_alone},   {"options", by_options}};
+constexpr Section kSections[] = {{"sms", by_sms},      {"tokens", by_tokens},  {"routing", by_routing},
+                                 {"held", held},       {"place", by_place},    {"pinned", by_pinned_memory},
+                                 {"plan", plan_alone}, {"options", by_options}};
 
 }  // namespace
 

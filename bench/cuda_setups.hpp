@@ -18,7 +18,7 @@ struct Setup {
   testing::CombineCase combine{};  // of an operation that is one
   CudaPath path = CudaPath::automatic;
   bool in_place = false;
-  int outputs = 1;         // held alive and filled in turn
+  int outputs = 1;  // held alive and filled in turn
   bool plan_only = false;
   std::vector<int> sms{};  // empty: all
   std::string plain{};     // the setup of this section that it is compared with
@@ -27,8 +27,8 @@ struct Setup {
 /// sms, tokens, routing, held, place, pinned, plan, options.
 const std::vector<std::string>& sections();
 
-/// `batches` says ranks and tokens; sections about tokens go through their own numbers, up to `most_tokens`. Throws Error{usage} for
-/// another name.
+/// `batches` says ranks and tokens; sections about tokens go through their own numbers, up to `most_tokens`. Throws
+/// Error{usage} for another name.
 std::vector<Setup> setups_of(const std::string& section, const Batches& batches, int most_tokens);
 
 }  // namespace heddle::bench

@@ -1,5 +1,5 @@
-# Finds a CUDA compiler: CMAKE_CUDA_COMPILER or $CUDACXX, PATH, the project's .venv (scripts/setup puts one there), /usr/local/cuda.
-# Sets HEDDLE_CUDA_FOUND to say which, or to nothing.
+# Finds a CUDA compiler: CMAKE_CUDA_COMPILER or $CUDACXX, PATH, the project's .venv (scripts/setup puts one there),
+# /usr/local/cuda. Sets HEDDLE_CUDA_FOUND to say which, or to nothing.
 set(HEDDLE_CUDA_FOUND)
 if(HEDDLE_CUDA STREQUAL OFF)
   return()
@@ -21,9 +21,10 @@ if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   endif()
 endif()
 
-# Nothing in the kernels is for one architecture later than 9.0, so sm_100 and sm_120 are assembled from what is compiled once for 9.0, and
-# GPUs later than those compile it themselves when they first load it. sm_86 and sm_89 run sm_80's code, sm_103 sm_100's, sm_121 sm_120's.
-# An older GPU gets an error that says so. Whoever sets CMAKE_CUDA_ARCHITECTURES gets those.
+# Nothing in the kernels is for one architecture later than 9.0, so sm_100 and sm_120 are assembled from what is
+# compiled once for 9.0, and GPUs later than those compile it themselves when they first load it. sm_86 and sm_89 run
+# sm_80's code, sm_103 sm_100's, sm_121 sm_120's. An older GPU gets an error that says so. Whoever sets
+# CMAKE_CUDA_ARCHITECTURES gets those.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES OFF)
   add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--generate-code=arch=compute_80,code=[sm_80]>

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Lists the CUDA kernels inside built files (object, archive, library, cubin), one 'sm_XX name' a line.
 
-With --expect LIST (a kernel name a line, # for comments) exits 1 if a kernel is missing for one of --gpus. A GPU runs the code
-of the newest architecture of its generation that is not newer than itself: sm_89 that of sm_80.
+With --expect LIST (a kernel name a line, # for comments) exits 1 if a kernel is missing for one of --gpus. A GPU runs
+the code of the newest architecture of its generation that is not newer than itself: sm_89 that of sm_80.
 Device code must not be compressed (nvcc --no-compress, which HEDDLE_TESTS sets): then each cubin is a plain ELF file.
 """
 

@@ -52,7 +52,8 @@ class Buffer(Calls):
     device           "cpu" (also None), or where the buffer works: "cuda" (torch's current GPU, else GPU 0), "cuda:1", a
                      torch.device. Ranks may share a GPU
     pinned_windows   on GPUs: put rows into host memory, also where GPUs reach one another's
-    pinned_pairs     the same between these pairs of ranks only; those whose GPUs do not reach each other need not be named
+    pinned_pairs     the same between these pairs of ranks only; those whose GPUs do not reach each other need no name
+                     here
     heap_bytes       most memory of results that other ranks write rows into themselves, bytes, taken as results need
                      it; rows of results that do not fit come through the window, as all do with 0
     num_sms          on a GPU: most multiprocessors that a call takes; None = as many as gain something, of all or of a
@@ -124,7 +125,8 @@ class Buffer(Calls):
 
     @property
     def windows(self) -> str:
-        """How peers reach this rank's window: "heap", "shared memory"; on GPUs "fabric", "descriptor", "pinned", "mixed"."""
+        """How peers reach this rank's window: "heap", "shared memory"; on GPUs "fabric", "descriptor", "pinned" or
+        "mixed"."""
         return self._core.windows
 
     @property

@@ -49,7 +49,8 @@ class Watcher {
   std::thread thread_;
 };
 
-WordWatch::WordWatch(std::shared_ptr<const uint64_t> word, std::function<void()> tell) : word_(std::move(word)), tell_(std::move(tell)) {
+WordWatch::WordWatch(std::shared_ptr<const uint64_t> word, std::function<void()> tell)
+    : word_(std::move(word)), tell_(std::move(tell)) {
   Watcher::of_process().add(this);
 }
 

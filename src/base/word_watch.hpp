@@ -9,8 +9,8 @@
 
 namespace heddle {
 
-/// While it lives: `tell()` is called, once, from a thread of the process, when the word has not been 0 for a while and nobody has
-/// said noticed(); again after it was 0 in between. The thread ends with the last watch.
+/// While it lives: `tell()` is called, once, from a thread of the process, when the word has not been 0 for a while and
+/// nobody has said noticed(); again after it was 0 in between. The thread ends with the last watch.
 class WordWatch {
  public:
   /// How long a caller has to notice by itself, about.

@@ -20,11 +20,15 @@ std::string architecture_problem(int device) {
   if (error == cudaSuccess) return "";
   cudaGetLastError();
   int major = 0, minor = 0;
-  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking for a GPU's capability");
-  check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "asking for a GPU's capability");
+  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+             "asking for a GPU's capability");
+  check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
+             "asking for a GPU's capability");
   if (error == cudaErrorNoKernelImageForDevice) {
-    return fmt::format("GPU {} is sm_{}{}, and this build has kernels for sm_{} and later GPUs; needed: sm_80 at least, and a build "
-                       "for it (CMAKE_CUDA_ARCHITECTURES)", device, major, minor, kBuilt[0] / 10);
+    return fmt::format(
+        "GPU {} is sm_{}{}, and this build has kernels for sm_{} and later GPUs; needed: sm_80 at least, and a build "
+        "for it (CMAKE_CUDA_ARCHITECTURES)",
+        device, major, minor, kBuilt[0] / 10);
   }
   return fmt::format("GPU {} (sm_{}{}) does not load the kernels: {}", device, major, minor, cudaGetErrorString(error));
 }

@@ -52,7 +52,8 @@ CudaBackend::CudaBackend(const CudaParts& parts)
   reset_result_ = map_host_array<ResetResult>(1);
   faulted_ = map_host_array<uint64_t>(1);
   watch_ = std::make_unique<WordWatch>(faulted_, [rank = parts.rank, gpu = parts.device] {
-    log_warn("rank {}: a call on GPU {} ended in a fault, and nobody waited for it; the buffer's next call raises", rank, gpu);
+    log_warn("rank {}: a call on GPU {} ended in a fault, and nobody waited for it; the buffer's next call raises",
+             rank, gpu);
   });
   refused_ = map_host_array<uint64_t>(1);
   ended_ = map_host_array<uint64_t>(1);

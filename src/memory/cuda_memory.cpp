@@ -53,7 +53,9 @@ struct Range {
 
 }  // namespace
 
-std::size_t CudaPhysical::unit(int device, CUmemAllocationHandleType shared_by) { return unit_of(memory_of(device, shared_by)); }
+std::size_t CudaPhysical::unit(int device, CUmemAllocationHandleType shared_by) {
+  return unit_of(memory_of(device, shared_by));
+}
 std::size_t CudaPhysical::unit_on_host(int device) { return unit_of(memory_near(device)); }
 
 CudaPhysical CudaPhysical::create(std::size_t bytes, int device, CUmemAllocationHandleType shared_by) {
@@ -65,9 +67,11 @@ CudaPhysical CudaPhysical::create_on_host(std::size_t bytes, int device) {
 }
 
 CudaPhysical CudaPhysical::of_kind(std::size_t bytes, const CUmemAllocationProp& kind, const char* name) {
-  const auto length = static_cast<std::size_t>(round_up(static_cast<int64_t>(bytes), static_cast<int64_t>(unit_of(kind))));
+  const auto length =
+      static_cast<std::size_t>(round_up(static_cast<int64_t>(bytes), static_cast<int64_t>(unit_of(kind))));
   CUmemGenericAllocationHandle handle = 0;
-  check_driver(in_turn(cuda_driver().create, &handle, length, &kind, 0), fmt::format("making {} bytes of {} memory", length, name));
+  check_driver(in_turn(cuda_driver().create, &handle, length, &kind, 0),
+               fmt::format("making {} bytes of {} memory", length, name));
   return {handle, length};
 }
 

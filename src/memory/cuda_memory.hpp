@@ -1,4 +1,5 @@
-// Physical memory of a GPU, or of the host for GPUs, apart from the addresses it is seen at: made here, or shared by a peer.
+// Physical memory of a GPU, or of the host for GPUs, apart from the addresses it is seen at: made here, or shared by a
+// peer.
 #pragma once
 
 #include <array>

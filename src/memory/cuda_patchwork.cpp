@@ -24,7 +24,8 @@ std::vector<Patch> patches_for(const CudaWindows& wanted, int ranks, int owner, 
 class Patchwork {
  public:
   Patchwork(std::size_t bytes, int device) : bytes_(bytes), device_(device) {
-    check_driver(in_turn(cuda_driver().reserve, &first_, bytes_, 0, 0, 0), fmt::format("reserving {} bytes of addresses", bytes_));
+    check_driver(in_turn(cuda_driver().reserve, &first_, bytes_, 0, 0, 0),
+                 fmt::format("reserving {} bytes of addresses", bytes_));
   }
   // Nothing to be done about errors: the driver may be gone before us.
   ~Patchwork() {
@@ -55,7 +56,8 @@ class Patchwork {
 /// One rank's part in making all windows: its own patches, and of each peer's those that it may reach.
 class PatchworkMaker {
  public:
-  PatchworkMaker(Bootstrap& bootstrap, const CudaWindows& wanted, std::size_t unit) : wanted_(wanted), own_(bootstrap.rank()) {
+  PatchworkMaker(Bootstrap& bootstrap, const CudaWindows& wanted, std::size_t unit)
+      : wanted_(wanted), own_(bootstrap.rank()) {
     for (int rank = 0; rank < bootstrap.size(); ++rank) {
       patches_.push_back(patches_for(wanted, bootstrap.size(), rank, unit));
       most_ = std::max(most_, patches_.back().size());
@@ -111,7 +113,8 @@ class PatchworkMaker {
 }  // namespace
 
 RankPairs find_apart(Bootstrap& bootstrap, int device, std::chrono::nanoseconds deadline) {
-  const auto mine = together(bootstrap, "cuda: make memory to try", [&] { return CudaPhysical::create(1, device, kSharedBy); });
+  const auto mine =
+      together(bootstrap, "cuda: make memory to try", [&] { return CudaPhysical::create(1, device, kSharedBy); });
   const auto shared = together(bootstrap, "cuda: share memory to try", [&] { return mine.export_descriptor(); });
   const auto theirs = exchange_descriptors(bootstrap, shared, deadline);
   Packer packer;
@@ -136,14 +139,16 @@ RankPairs find_apart(Bootstrap& bootstrap, int device, std::chrono::nanoseconds 
   return apart;
 }
 
-std::vector<Mapping> make_patchwork(Bootstrap& bootstrap, const CudaWindows& wanted, std::chrono::nanoseconds deadline) {
+std::vector<Mapping> make_patchwork(Bootstrap& bootstrap, const CudaWindows& wanted,
+                                    std::chrono::nanoseconds deadline) {
   const std::size_t unit = together(bootstrap, "cuda: prepare windows in parts", [&] {
     return std::max(CudaPhysical::unit(wanted.device, kSharedBy), CudaPhysical::unit_on_host(wanted.device));
   });
   PatchworkMaker maker(bootstrap, wanted, unit);
   together(bootstrap, "cuda: make own window in parts", [&] { return maker.make_own(), true; });
   for (std::size_t i = 0; i < maker.most_patches(); ++i) {
-    const Descriptor mine = together(bootstrap, "cuda: share a part of own window", [&] { return maker.export_patch(i); });
+    const Descriptor mine =
+        together(bootstrap, "cuda: share a part of own window", [&] { return maker.export_patch(i); });
     const auto theirs = exchange_descriptors(bootstrap, mine, deadline);
     together(bootstrap, "cuda: map parts of peers' windows", [&] { return maker.map_patch(i, theirs), true; });
   }

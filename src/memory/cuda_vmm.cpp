@@ -82,8 +82,8 @@ class Attempt {
   void check_room() const {
     std::size_t free = 0, all = 0;
     check_cuda(cudaMemGetInfo(&free, &all), "asking for free GPU memory");
-    HEDDLE_CHECK(wanted_.bytes <= free, "a window of {} bytes does not fit: GPU {} has {} of {} bytes free", wanted_.bytes,
-                 wanted_.device, free, all);
+    HEDDLE_CHECK(wanted_.bytes <= free, "a window of {} bytes does not fit: GPU {} has {} of {} bytes free",
+                 wanted_.bytes, wanted_.device, free, all);
   }
 
   Mapping map_zeroed(const CudaPhysical& mine) const {
@@ -182,7 +182,8 @@ CudaMemory make_cuda_windows(Bootstrap& bootstrap, const CudaWindows& wanted, st
     cuda_driver();
     return std::make_unique<CudaDevice>(wanted.device);
   });
-  const bool may_mix = wanted.layout && members.empty() && bootstrap.size() > 2;  // of two ranks, either all is pinned or nothing
+  const bool may_mix =
+      wanted.layout && members.empty() && bootstrap.size() > 2;  // of two ranks, either all is pinned or nothing
   std::string reason;
   for (const CudaPath path : {CudaPath::fabric, CudaPath::descriptor, CudaPath::mixed, CudaPath::pinned}) {
     if (!is_tried(path, wanted, may_mix)) continue;
@@ -190,7 +191,10 @@ CudaMemory make_cuda_windows(Bootstrap& bootstrap, const CudaWindows& wanted, st
       CudaWindows tried = wanted;
       if (path == CudaPath::mixed) tried.apart = all_apart(bootstrap, wanted, deadline);
       Windows windows = Attempt(bootstrap, tried, deadline).run(path);
-      return {{membership.rank_of(bootstrap.rank()), wanted.bytes, membership.by_rank(std::move(windows))}, path, reason, tried.apart};
+      return {{membership.rank_of(bootstrap.rank()), wanted.bytes, membership.by_rank(std::move(windows))},
+              path,
+              reason,
+              tried.apart};
     } catch (const Error& error) {
       // All ranks are here with the same error, unless the group itself is broken; then the next step says so.
       if (error.code() != ErrorCode::system || path == CudaPath::pinned || wanted.path == path) throw;

@@ -1,7 +1,7 @@
-// Windows in GPU memory, or in host memory that GPUs reach: what is there is tried best first, and all ranks take the same.
+// Windows in GPU memory, or in host memory that GPUs reach: what is there is tried best first, all ranks alike.
 //   fabric      GPU memory shared by fabric handle, also between hosts of one NVLink domain
 //   descriptor  GPU memory shared by file descriptor, between processes and threads of one host
-//   mixed       GPU memory shared by file descriptor, but for what pairs write whose GPUs do not reach each other: that lies in
+//   mixed       GPU memory shared by file descriptor; what pairs write whose GPUs do not reach each other lies in
 //               pinned host memory
 //   pinned      shared host memory mapped by every GPU: needs no access from GPU to GPU
 #pragma once
@@ -30,7 +30,7 @@ struct CudaWindows {
   int device = 0;
   CudaPath path = CudaPath::automatic;  // else this one or an error
   std::optional<Window> layout{};       // which rank writes where; without it no path is mixed
-  RankPairs apart{};                    // pairs that shall go through pinned host memory though their GPUs reach each other
+  RankPairs apart{};  // pairs that shall go through pinned host memory though their GPUs reach each other
 };
 
 struct CudaMemory {

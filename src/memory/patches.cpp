@@ -13,7 +13,8 @@ void mark(std::vector<bool>& pinned, std::size_t unit, int64_t first, int64_t en
 
 }  // namespace
 
-std::vector<Patch> patches_of(const Window& window, int ranks, int owner, const RankPairs& apart, std::size_t bytes, std::size_t unit) {
+std::vector<Patch> patches_of(const Window& window, int ranks, int owner, const RankPairs& apart, std::size_t bytes,
+                              std::size_t unit) {
   std::vector<bool> pinned((bytes + unit - 1) / unit, false);
   for (int source = 0; source < ranks; ++source) {
     if (!apart.contains(owner, source)) continue;
@@ -26,7 +27,8 @@ std::vector<Patch> patches_of(const Window& window, int ranks, int owner, const 
   }
   std::vector<Patch> patches;
   for (std::size_t i = 0; i < pinned.size(); ++i) {
-    if (patches.empty() || patches.back().is_pinned != pinned[i]) patches.push_back({.first = i * unit, .is_pinned = pinned[i]});
+    if (patches.empty() || patches.back().is_pinned != pinned[i])
+      patches.push_back({.first = i * unit, .is_pinned = pinned[i]});
     patches.back().bytes += unit;
   }
   return patches;

@@ -1,5 +1,5 @@
-// A window of which only some sources reach the GPU memory of its owner: what the others write lies in pinned host memory, all at the
-// places that layout/window.hpp gives it.
+// A window of which only some sources reach the GPU memory of its owner: what the others write lies in pinned host
+// memory, all at the places that layout/window.hpp gives it.
 #pragma once
 
 #include <algorithm>
@@ -32,8 +32,9 @@ struct Patch {
   bool is_pinned = false;
 };
 
-/// Ascending and without gaps, over at least `bytes`; each in whole `unit`s, neighbours of different kinds. A unit is pinned if a rank
-/// of `apart` from the owner writes anywhere in it, as all ranks do in the control region's.
-std::vector<Patch> patches_of(const Window&, int ranks, int owner, const RankPairs& apart, std::size_t bytes, std::size_t unit);
+/// Ascending and without gaps, over at least `bytes`; each in whole `unit`s, neighbours of different kinds. A unit is
+/// pinned if a rank of `apart` from the owner writes anywhere in it, as all ranks do in the control region's.
+std::vector<Patch> patches_of(const Window&, int ranks, int owner, const RankPairs& apart, std::size_t bytes,
+                              std::size_t unit);
 
 }  // namespace heddle

@@ -6,12 +6,12 @@
 namespace heddle {
 namespace {
 
-constexpr double kStart = 58;            // us: launch, plan, meeting the peers, end
-constexpr double kGroupedStart = 98;     // us: and the first rows of all experts
-constexpr double kLink = 360e3;          // bytes a us, each way
-constexpr double kRow = 0.25;            // us of one SM for a row on its way: claim, tag, ids
-constexpr double kStore = 60e3;          // bytes a us that one SM stores
-constexpr double kSum = 41e3;            // bytes a us that one SM loads and adds
+constexpr double kStart = 58;         // us: launch, plan, meeting the peers, end
+constexpr double kGroupedStart = 98;  // us: and the first rows of all experts
+constexpr double kLink = 360e3;       // bytes a us, each way
+constexpr double kRow = 0.25;         // us of one SM for a row on its way: claim, tag, ids
+constexpr double kStore = 60e3;       // bytes a us that one SM stores
+constexpr double kSum = 41e3;         // bytes a us that one SM loads and adds
 
 /// Of `groups` equal groups of experts, how many a token with `topk` different ones is expected to reach.
 double groups_reached(double groups, double topk) { return groups * (1 - std::pow(1 - 1 / groups, topk)); }

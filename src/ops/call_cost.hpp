@@ -2,9 +2,9 @@
 //
 //   time = start + hypot(wire / link, work / SMs)      work = rows x kRow + stored or summed bytes / rate of one SM
 //
-// The link and the SMs work at the same time, each delayed by the other: hence neither the sum nor the larger of both. The
-// constants are fitted to the table of whole calls in docs/performance.md (2 x H200, 24, 64 and 132 SMs), which the model
-// meets within 12 %; bench/cuda_main.cpp prints both.
+// The link and the SMs work at the same time, each delayed by the other: hence neither the sum nor the larger of both.
+// The constants are fitted to the table of whole calls in docs/performance.md (2 x H200, 24, 64 and 132 SMs), which the
+// model meets within 12 %; bench/cuda_main.cpp prints both.
 #pragma once
 
 #include <cstdint>

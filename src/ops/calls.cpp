@@ -70,8 +70,8 @@ void Calls::use(const Placement& on, bool wait, int enough) {
   backend().use({.stream = on.stream, .num_sms = fewer ? wanted : most, .wait = wait});
 }
 
-/// By the most tokens that a rank may have: this one's may be few, and those that it receives many. Small batches, which go by
-/// words, gain by every multiprocessor.
+/// By the most tokens that a rank may have: this one's may be few, and those that it receives many. Small batches,
+/// which go by words, gain by every multiprocessor.
 int Calls::enough_sms(const Shape& shape) const {
   if (!parts_.sms_are_automatic || shape.max_tokens == 0 || uses_words(ctx_, shape)) return 0;
   return CallCost::of(parts_.topo, shape, shape.max_tokens).enough_sms(config().num_sms);
@@ -92,8 +92,8 @@ void Calls::check_device(const char* operation, const char* name, const TensorVi
 
 void Calls::check_waits(const char* operation, const TensorView& waits) const {
   const int64_t world = topology().world;
-  require(!waits.is_set() || (waits.dtype == DType::i64 && waits.numel() == world && waits.is_contiguous()), {"waits_total"},
-          "{}: waits_total is {}, legal: contiguous int64 [{}]", operation, waits.describe(), world);
+  require(!waits.is_set() || (waits.dtype == DType::i64 && waits.numel() == world && waits.is_contiguous()),
+          {"waits_total"}, "{}: waits_total is {}, legal: contiguous int64 [{}]", operation, waits.describe(), world);
   check_device(operation, "waits_total", waits);
 }
 
@@ -233,7 +233,8 @@ std::function<void()> Calls::hook_of(std::shared_ptr<InFlight> call) {
 Received Calls::dispatch(const Plan& plan, const DispatchInput& input, const DispatchOptions& options) {
   const std::lock_guard lock(mutex_);
   const auto call = start(Kind::dispatch, options.on, [&] {
-    return std::make_shared<DispatchCall>(*this, PlanForDispatch{PlanAccess::data(plan), {}}, input, options, Use::first);
+    return std::make_shared<DispatchCall>(*this, PlanForDispatch{PlanAccess::data(plan), {}}, input, options,
+                                          Use::first);
   });
   call->complete();
   return call->result();
@@ -270,14 +271,17 @@ Received Calls::dispatch_again(const Handle& handle, const DispatchInput& input,
 Split<Received> Calls::dispatch_send(const Plan& plan, const DispatchInput& input, const DispatchOptions& options) {
   const std::lock_guard lock(mutex_);
   const auto call = start(Kind::dispatch, options.on, [&] {
-    return std::make_shared<DispatchCall>(*this, PlanForDispatch{PlanAccess::data(plan), {}}, input, options, Use::split);
+    return std::make_shared<DispatchCall>(*this, PlanForDispatch{PlanAccess::data(plan), {}}, input, options,
+                                          Use::split);
   });
   return in_flight(Kind::dispatch, call);
 }
 
-Split<Received> Calls::dispatch_send(const TensorView& ids, const DispatchInput& input, const DispatchOptions& options) {
+Split<Received> Calls::dispatch_send(const TensorView& ids, const DispatchInput& input,
+                                     const DispatchOptions& options) {
   const std::lock_guard lock(mutex_);
-  return in_flight(Kind::dispatch, start(Kind::dispatch, options.on, [&] { return planned(ids, input, options, true); }));
+  return in_flight(Kind::dispatch,
+                   start(Kind::dispatch, options.on, [&] { return planned(ids, input, options, true); }));
 }
 
 Combined Calls::combine(const Handle& handle, const CombineInput& input, const CombineOptions& options) {

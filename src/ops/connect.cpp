@@ -189,7 +189,8 @@ std::shared_ptr<SymmetricHeap> make_gpu_heap(Bootstrap& bootstrap, const Config&
 }
 
 CudaWindows gpu_windows_of(const Config& config, int ranks) {
-  CudaWindows wanted{.bytes = static_cast<size_t>(gpu_window_bytes_of(config, ranks)), .device = config.device.index,
+  CudaWindows wanted{.bytes = static_cast<size_t>(gpu_window_bytes_of(config, ranks)),
+                     .device = config.device.index,
                      .path = config.pinned_windows ? CudaPath::pinned : CudaPath::automatic,
                      .layout = Window(ranks, window_bytes_of(config))};  // without words, as no pinned memory has them
   if (config.pinned_windows) return wanted;
@@ -202,7 +203,9 @@ std::vector<std::string> paths_of(const CudaMemory& windows, const Bootstrap& bo
   std::vector<std::string> paths;
   for (int peer = 0; peer < bootstrap.size(); ++peer) {
     const bool is_apart = windows.apart.contains(bootstrap.rank(), peer);
-    const CudaPath path = windows.path != CudaPath::mixed ? windows.path : is_apart ? CudaPath::pinned : CudaPath::descriptor;
+    const CudaPath path = windows.path != CudaPath::mixed ? windows.path
+                          : is_apart                      ? CudaPath::pinned
+                                                          : CudaPath::descriptor;
     paths.emplace_back(name_of(path));
   }
   return paths;

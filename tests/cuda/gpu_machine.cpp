@@ -17,11 +17,14 @@ std::optional<CudaMemory> make_heap_of(Bootstrap& bootstrap, const MachineOption
 
 GpuMachine::GpuMachine(Bootstrap& bootstrap, const MachineOptions& options, const GpuOptions& gpu)
     : device_(bootstrap.rank() % count_gpus()),
-      memory_(make_cuda_windows(bootstrap,
-                                {.bytes = options.window_bytes, .device = device_, .path = gpu.path,
-                                 .layout = Window(bootstrap.size(), static_cast<int64_t>(options.window_bytes), options.words),
-                                 .apart = gpu.apart},
-                                options.timeout)),
+      memory_(make_cuda_windows(
+          bootstrap,
+          {.bytes = options.window_bytes,
+           .device = device_,
+           .path = gpu.path,
+           .layout = Window(bootstrap.size(), static_cast<int64_t>(options.window_bytes), options.words),
+           .apart = gpu.apart},
+          options.timeout)),
       heap_(make_heap_of(bootstrap, options, gpu, device_)),
       backend_({.device = device_,
                 .rank = bootstrap.rank(),

@@ -17,7 +17,7 @@ struct GpuOptions {
   Workers workers = Workers::grid;
   size_t heap_bytes = 0;
   RankPairs apart{};  // pairs that meet in pinned host memory
-  int num_sms = 0;  // 0: the GPU's share of this rank, so that all ranks' blocks fit
+  int num_sms = 0;    // 0: the GPU's share of this rank, so that all ranks' blocks fit
 };
 
 class GpuMachine : public Machine {

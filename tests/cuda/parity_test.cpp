@@ -1,5 +1,5 @@
-// A GPU leaves the same bytes as a CPU after each step: the same slots, rows, sums and roundings, whatever the routing, the
-// layout, the quantisation, the rounds and the workers.
+// A GPU leaves the same bytes as a CPU after each step: the same slots, rows, sums and roundings, whatever the routing,
+// the layout, the quantisation, the rounds and the workers.
 #include <gmock/gmock.h>
 
 #include "cuda/gpu_machine.hpp"
@@ -36,8 +36,8 @@ TEST_P(Parity, PinnedHostMemory) {
   expect_parity(GetParam(), {.path = CudaPath::pinned});
 }
 
-// Of three ranks and more, two pairs meet in pinned host memory and the others in one another's GPU memory: nothing may depend on it.
-// The window is so large that both kinds take part.
+// Of three ranks and more, two pairs meet in pinned host memory and the others in one another's GPU memory: nothing may
+// depend on it. The window is so large that both kinds take part.
 StepCase as_mixed(StepCase played) {
   played.world.ranks = std::max(3, played.world.ranks);
   played.window_bytes = size_t{64} << 20;
@@ -60,7 +60,8 @@ TEST_P(Parity, MixedMemory) {
 TEST_P(Parity, WholeMixedMemory) {
   HEDDLE_NEEDS_GPU();
   const StepCase played = as_mixed(as_whole(GetParam()));
-  expect_same_traces(played, play_all(played, make_cpu_machine), play_all(played, gpu_machines(with_pairs_apart()), play_whole));
+  expect_same_traces(played, play_all(played, make_cpu_machine),
+                     play_all(played, gpu_machines(with_pairs_apart()), play_whole));
 }
 
 TEST(MixedMemory, IsWhatPairsApartGet) {
@@ -68,7 +69,8 @@ TEST(MixedMemory, IsWhatPairsApartGet) {
   const auto path_of = [](int ranks, const GpuOptions& gpu) {
     std::vector<CudaPath> paths(static_cast<size_t>(ranks));
     run_threads(ranks, [&](Bootstrap& bootstrap) {
-      paths[static_cast<size_t>(bootstrap.rank())] = GpuMachine(bootstrap, {.window_bytes = size_t{64} << 20}, gpu).path();
+      paths[static_cast<size_t>(bootstrap.rank())] =
+          GpuMachine(bootstrap, {.window_bytes = size_t{64} << 20}, gpu).path();
     });
     return paths;
   };

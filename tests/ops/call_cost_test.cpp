@@ -16,8 +16,15 @@ struct Measured {
 
 Shape shape_of(Kind kind, Layout layout, DType wire) {
   const bool is_fp8 = wire == DType::e4m3;
-  return {.kind = kind, .layout = layout, .dtype = wire, .wire = wire, .payload_bytes = is_fp8 ? 7168 : 14336,
-          .scale_words = is_fp8 ? 56 : 0, .topk = 8, .experts = 256, .max_tokens = 4096};
+  return {.kind = kind,
+          .layout = layout,
+          .dtype = wire,
+          .wire = wire,
+          .payload_bytes = is_fp8 ? 7168 : 14336,
+          .scale_words = is_fp8 ? 56 : 0,
+          .topk = 8,
+          .experts = 256,
+          .max_tokens = 4096};
 }
 
 constexpr Topology kTwo{.rank = 0, .world = 2, .experts = 256};

@@ -16,7 +16,11 @@ import numpy as np
 import torch
 
 VARIABLE = "HEDDLE_TEST_DEVICE"
-_BITS = {torch.bfloat16: torch.uint16, torch.float8_e4m3fn: torch.uint8, torch.float8_e5m2: torch.uint8}  # as NumPy has them
+_BITS = {
+    torch.bfloat16: torch.uint16,
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+}  # as NumPy has them
 
 
 def install() -> None:

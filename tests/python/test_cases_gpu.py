@@ -170,7 +170,10 @@ def test_case_16_operations_in_flight(batches):
     """Dispatches begin before the ones before are received: the third one's send receives the first."""
 
     def body(buffer, meet):
-        tensors = [(masked_ids(16, "", 10 * b + buffer.rank), torch.full((16, 64), float(b + 1), device="cuda")) for b in range(batches)]
+        tensors = [
+            (masked_ids(16, "", 10 * b + buffer.rank), torch.full((16, 64), float(b + 1), device="cuda"))
+            for b in range(batches)
+        ]
         plans = [buffer.plan(ids) for ids, _ in tensors]
         settle()
         meet()
@@ -232,7 +235,9 @@ def test_case_20_more_than_2_to_the_31_elements():
         received = buffer.dispatch(buffer.plan(ids), x)
         assert received.x.shape == (2 * tokens, hidden) and received.x.numel() > 2**31
         base = torch.arange(tokens, device="cuda") % 251
-        wrong = sum((received.x[s * tokens :][:tokens] != (base + s).bfloat16()[:, None]).any(-1).sum() for s in range(2))
+        wrong = sum(
+            (received.x[s * tokens :][:tokens] != (base + s).bfloat16()[:, None]).any(-1).sum() for s in range(2)
+        )
         y = buffer.combine(received.handle, received.x).x
         wrong += (y != 2 * column.float()).any(-1).sum()
         assert host(wrong).item() == 0
@@ -258,7 +263,9 @@ def test_case_20_out_of_memory_is_said():
     on_gpus(1, lambda buffer, meet: None, experts=1)
 
 
-@pytest.mark.parametrize("settings", [{"pinned_windows": True}, {"pinned_pairs": [(0, 1)]}, {"pinned_pairs": [(0, 2), (2, 1)]}])
+@pytest.mark.parametrize(
+    "settings", [{"pinned_windows": True}, {"pinned_pairs": [(0, 1)]}, {"pinned_pairs": [(0, 2), (2, 1)]}]
+)
 def test_case_22_gpus_that_do_not_reach_each_other(settings):
     """A slower path that is right."""
 
@@ -304,7 +311,9 @@ def train(bootstrap: heddle.Bootstrap) -> Any:
         first = moe(buffer, x, ids, weights, scale)
         with torch.no_grad():
             moe(buffer, x, ids, weights, scale)
-        second = torch.utils.checkpoint.checkpoint(lambda y: moe(buffer, y, ids, weights, scale), first, use_reentrant=False)
+        second = torch.utils.checkpoint.checkpoint(
+            lambda y: moe(buffer, y, ids, weights, scale), first, use_reentrant=False
+        )
         second.sum().backward()
         bootstrap.barrier("leaving together")
         return [one.detach().cpu().numpy() for one in (second, x.grad, weights.grad, x, ids, weights)]

@@ -10,8 +10,12 @@ namespace heddle::testing {
 StepRank::StepRank(Machine& machine, const spec::World& world, const Topology& topo, const MachineOptions& options)
     : machine_(machine), world_(world), batch_(world.batches[static_cast<size_t>(topo.rank)]), topo_(topo),
       memory_(machine, options.fills) {
-  ctx_ = {.topo = topo, .window = Window(topo.world, static_cast<int64_t>(options.window_bytes), options.words),
-          .ledger = memory_.take<Ledger>(1, 0), .timeout_ns = static_cast<uint64_t>(options.timeout.count()), .in_place = machine.has_heap(), .tags = options.tags};
+  ctx_ = {.topo = topo,
+          .window = Window(topo.world, static_cast<int64_t>(options.window_bytes), options.words),
+          .ledger = memory_.take<Ledger>(1, 0),
+          .timeout_ns = static_cast<uint64_t>(options.timeout.count()),
+          .in_place = machine.has_heap(),
+          .tags = options.tags};
 }
 
 Ledger StepRank::ledger() { return memory_.at(ctx_.ledger); }
@@ -21,11 +25,15 @@ void StepRank::take_plan(bool wide_ids) {
   const int64_t tokens = batch_.tokens;
   const int64_t pairs = tokens * world_.topk;
   const bool by_map = world_.topk == 0;
-  plan_ = {.tokens = batch_.tokens, .topk = world_.topk, .ids = wide_ids ? memory_.take<int32_t>(pairs) : memory_.upload(batch_.ids),
+  plan_ = {.tokens = batch_.tokens,
+           .topk = world_.topk,
+           .ids = wide_ids ? memory_.take<int32_t>(pairs) : memory_.upload(batch_.ids),
            .ordinals = memory_.take<int32_t>(pairs),
            .in_rank = by_map ? memory_.upload(batch_.rank_map) : memory_.take<uint8_t>(tokens * topo_.world),
-           .per_rank = memory_.take<int32_t>(topo_.world), .send_offset = memory_.take<int32_t>(topo_.world + 1),
-           .send_tokens = memory_.take<int32_t>(tokens * topo_.world), .pairs = memory_.take<int32_t>(topo_.experts),
+           .per_rank = memory_.take<int32_t>(topo_.world),
+           .send_offset = memory_.take<int32_t>(topo_.world + 1),
+           .send_tokens = memory_.take<int32_t>(tokens * topo_.world),
+           .pairs = memory_.take<int32_t>(topo_.experts),
            .rows = memory_.take<int32_t>(topo_.experts),
            .scratch = memory_.take<int32_t>(plan_scratch_words(topo_, machine_.backend().plan_lanes()))};
   ids_ = {};
@@ -35,7 +43,11 @@ void StepRank::take_plan(bool wide_ids) {
   for (int64_t i = 0; i < pairs; ++i) {
     wide[static_cast<size_t>(i % world_.topk * (tokens + 1) + i / world_.topk)] = batch_.ids[static_cast<size_t>(i)];
   }
-  ids_ = {.data = memory_.upload(wide), .dtype = DType::i64, .rows = tokens, .columns = world_.topk, .row_stride = 1,
+  ids_ = {.data = memory_.upload(wide),
+          .dtype = DType::i64,
+          .rows = tokens,
+          .columns = world_.topk,
+          .row_stride = 1,
           .column_stride = tokens + 1};
 }
 
@@ -50,13 +62,13 @@ Tables StepRank::planned() {
   const auto words = [](int64_t count) { return static_cast<size_t>(count) * sizeof(int32_t); };
   const auto sends = memory_.at(plan_.send_offset + topo_.world);
   return memory_.dump({{"ids", plan_.ids, words(pairs)},
-               {"ordinals", plan_.ordinals, words(pairs)},
-               {"in_rank", plan_.in_rank, static_cast<size_t>(int64_t{batch_.tokens} * topo_.world)},
-               {"per_rank", plan_.per_rank, words(topo_.world)},
-               {"send_offset", plan_.send_offset, words(topo_.world + 1)},
-               {"send_tokens", plan_.send_tokens, words(sends)},
-               {"pairs", plan_.pairs, words(topo_.experts)},
-               {"rows", plan_.rows, words(topo_.experts)}});
+                       {"ordinals", plan_.ordinals, words(pairs)},
+                       {"in_rank", plan_.in_rank, static_cast<size_t>(int64_t{batch_.tokens} * topo_.world)},
+                       {"per_rank", plan_.per_rank, words(topo_.world)},
+                       {"send_offset", plan_.send_offset, words(topo_.world + 1)},
+                       {"send_tokens", plan_.send_tokens, words(sends)},
+                       {"pairs", plan_.pairs, words(topo_.experts)},
+                       {"rows", plan_.rows, words(topo_.experts)}});
 }
 
 int64_t StepRank::worst_received() const { return int64_t{topo_.world} * dispatch_case_.max_tokens; }
@@ -145,13 +157,17 @@ bool StepRank::whole_dispatch(const DispatchCase& wanted, bool makes_plan) {
 void StepRank::prepare_dispatch(const DispatchCase& wanted) {
   dispatch_case_ = wanted;
   dispatch_ = {};
-  dispatch_.call = {.ctx = ctx_, .shape = dispatch_shape(world_, wanted), .state = memory_.take<CallState>(1, 0), .refusal = {}};
+  dispatch_.call = {
+      .ctx = ctx_, .shape = dispatch_shape(world_, wanted), .state = memory_.take<CallState>(1, 0), .refusal = {}};
   dispatch_.plan = plan_;
-  dispatch_.batch = {.x = memory_.upload(batch_.rows), .x_stride = world_.row_bytes,
-                     .scales = batch_.scales.empty() ? nullptr : memory_.upload(batch_.scales),
-                     .scale_row_stride = world_.scale_words, .scale_col_stride = 1,
-                     .weights = batch_.weights.empty() ? nullptr : memory_.upload(batch_.weights),
-                     .global_scale = wanted.global_scale == 0 ? nullptr : memory_.upload(std::vector{wanted.global_scale})};
+  dispatch_.batch = {
+      .x = memory_.upload(batch_.rows),
+      .x_stride = world_.row_bytes,
+      .scales = batch_.scales.empty() ? nullptr : memory_.upload(batch_.scales),
+      .scale_row_stride = world_.scale_words,
+      .scale_col_stride = 1,
+      .weights = batch_.weights.empty() ? nullptr : memory_.upload(batch_.weights),
+      .global_scale = wanted.global_scale == 0 ? nullptr : memory_.upload(std::vector{wanted.global_scale})};
   take_route();
   const bool is_fixed = wanted.fixed_size || wanted.split || wanted.layout == Layout::slab;
   if (is_fixed) {
@@ -182,24 +198,24 @@ Tables StepRank::dispatched() {
   const auto world = static_cast<size_t>(topo_.world), topk = static_cast<size_t>(world_.topk);
   const auto n = static_cast<size_t>(received_), rows = static_cast<size_t>(rows_);
   return memory_.dump({{"recv_offset", route.recv_offset, 4 * (world + 1)},
-               {"source_tokens", route.source_tokens, 4 * world},
-               {"status", route.status, world},
-               {"recv_token", route.recv_token, 4 * n},
-               {"recv_ids", route.recv_ids, 4 * n * topk},
-               {"recv_weights", route.recv_weights, 4 * n * topk},
-               {"row_of", route.row_of, 4 * n * topk},
-               {"expert_row", route.expert_row, 4 * local * world},
-               {"x", out.x, rows * static_cast<size_t>(shape.payload_bytes)},
-               {"scales", out.scales.words, 4 * static_cast<size_t>(scale_words_)},
-               {"out.ids", out.ids, 4 * rows * topk},
-               {"out.weights", out.weights, 4 * rows * topk},
-               {"row_weights", out.row_weights, 4 * rows},
-               {"counts", out.counts, 4 * local},
-               {"expert_offsets", out.expert_offsets, 8 * (local + 1)},
-               {"row_source", out.row_source, 4 * rows},
-               {"row_token", out.row_token, 4 * rows},
-               {"layout_range", out.layout_range, 8 * local * world},
-               {"num_dropped", out.num_dropped, 8}});
+                       {"source_tokens", route.source_tokens, 4 * world},
+                       {"status", route.status, world},
+                       {"recv_token", route.recv_token, 4 * n},
+                       {"recv_ids", route.recv_ids, 4 * n * topk},
+                       {"recv_weights", route.recv_weights, 4 * n * topk},
+                       {"row_of", route.row_of, 4 * n * topk},
+                       {"expert_row", route.expert_row, 4 * local * world},
+                       {"x", out.x, rows * static_cast<size_t>(shape.payload_bytes)},
+                       {"scales", out.scales.words, 4 * static_cast<size_t>(scale_words_)},
+                       {"out.ids", out.ids, 4 * rows * topk},
+                       {"out.weights", out.weights, 4 * rows * topk},
+                       {"row_weights", out.row_weights, 4 * rows},
+                       {"counts", out.counts, 4 * local},
+                       {"expert_offsets", out.expert_offsets, 8 * (local + 1)},
+                       {"row_source", out.row_source, 4 * rows},
+                       {"row_token", out.row_token, 4 * rows},
+                       {"layout_range", out.layout_range, 8 * local * world},
+                       {"num_dropped", out.num_dropped, 8}});
 }
 
 bool StepRank::send_combine(const CombineCase& wanted, uint64_t seed) {
@@ -253,7 +269,9 @@ void StepRank::prepare_combine(const CombineCase& wanted, uint64_t seed) {
 CombineArgs StepRank::echo_args(const CombineCase& wanted) {
   const int64_t row_bytes = world_.hidden * static_cast<int64_t>(sizeof(bf16));
   CombineArgs args;
-  args.call = {.ctx = ctx_, .shape = combine_shape(world_, dispatch_case_, wanted), .state = memory_.take<CallState>(1, 0),
+  args.call = {.ctx = ctx_,
+               .shape = combine_shape(world_, dispatch_case_, wanted),
+               .state = memory_.take<CallState>(1, 0),
                .refusal = {}};
   args.hidden = world_.hidden;
   args.layout = dispatch_case_.layout;
@@ -279,8 +297,8 @@ bool StepRank::receive_combine() {
 Tables StepRank::combined() {
   const auto tokens = static_cast<size_t>(batch_.tokens);
   return memory_.dump({{"combined", combine_.out.x, tokens * static_cast<size_t>(world_.hidden) * sizeof(bf16)},
-               {"combined.weights", combine_.out.weights, 4 * tokens * static_cast<size_t>(world_.topk)},
-               {"combined.status", combine_.out.status, static_cast<size_t>(topo_.world)}});
+                       {"combined.weights", combine_.out.weights, 4 * tokens * static_cast<size_t>(world_.topk)},
+                       {"combined.status", combine_.out.status, static_cast<size_t>(topo_.world)}});
 }
 
 }  // namespace heddle::testing

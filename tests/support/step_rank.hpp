@@ -1,5 +1,5 @@
-// One rank that goes through plan, dispatch and combine step by step on a Machine, as ops/ does for a caller, and hands back
-// every byte that the steps left: two machines must leave the same.
+// One rank that goes through plan, dispatch and combine step by step on a Machine, as ops/ does for a caller, and hands
+// back every byte that the steps left: two machines must leave the same.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ class StepRank {
 
   // In this order; each returns what it made. `ok` of a step says whether it ended without a fault.
   Tables plan();
-  /// For a whole dispatch that makes the plan: its inputs before, and what it made. With wide_ids its ids are a caller's
-  /// table of int64, which the dispatch takes, too.
+  /// For a whole dispatch that makes the plan: its inputs before, and what it made. With wide_ids its ids are a
+  /// caller's table of int64, which the dispatch takes, too.
   void take_plan(bool wide_ids = false);
   Tables planned();
   bool send_dispatch(const DispatchCase&);
@@ -32,8 +32,8 @@ class StepRank {
   bool receive_combine();
   Tables combined();
 
-  /// For rounds without the host: the last dispatch, to be run again, and a combine that returns what it put out. Biases, weights and
-  /// row weights of the combine hold any numbers.
+  /// For rounds without the host: the last dispatch, to be run again, and a combine that returns what it put out.
+  /// Biases, weights and row weights of the combine hold any numbers.
   const DispatchArgs& dispatch_args() const { return dispatch_; }
   CombineArgs echo_args(const CombineCase& = {});
 

@@ -13,9 +13,9 @@ struct DispatchCase {
   ScaleLayout scale_layout = ScaleLayout::usual;
   DType dtype = DType::bf16;  // of the rows
   int alignment = 1;
-  int max_tokens = 0;         // needed by slabs and fixed sizes
+  int max_tokens = 0;  // needed by slabs and fixed sizes
   bool fixed_size = false;
-  int64_t capacity = -1;      // with fixed_size: rows of the outputs; -1 = the worst case
+  int64_t capacity = -1;  // with fixed_size: rows of the outputs; -1 = the worst case
   bool zero_padding = false;
   bool split = false;
 };

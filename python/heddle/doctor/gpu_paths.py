@@ -43,7 +43,11 @@ def lines_of(gpus: list[int], paths: list[list[str]]) -> list[Line]:
     if not pairs:
         pairs[paths[0][0]] = [str(gpus[0])]
     return [
-        Line(f"GPU path {some(list(dict.fromkeys(which)))}", f"{path}: {_WHY.get(path, '')}", "note" if path == "pinned" else "ok")
+        Line(
+            f"GPU path {some(list(dict.fromkeys(which)))}",
+            f"{path}: {_WHY.get(path, '')}",
+            "note" if path == "pinned" else "ok",
+        )
         for path, which in pairs.items()
     ]
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Compiles each fault of table.py into a test program of its own and says which test finds it. Needs a GPU and nvcc.
 
-run.py --build DIR [--scratch DIR] [--only WORD] [--jobs N] [--json FILE]    DIR: a built tree, as scripts/gpu_check makes it
-run.py --check                                                    only looks whether the table fits the sources
+run.py --build DIR [--scratch DIR] [--only WORD] [--jobs N] [--json FILE]    DIR: a tree that scripts/gpu_check built
+run.py --check                                                               only looks if the table fits the sources
 
-Exits 1 if the sources as they are fail, or a fault does not fit them. That a fault is not found is no failure: what orders memory
-between GPUs may show nowhere else.
+Exits 1 if the sources as they are fail, or a fault does not fit them. That a fault is not found is no failure: what
+orders memory between GPUs may show nowhere else.
 """
 
 import argparse
@@ -23,8 +23,10 @@ from table import MUTANTS, STEPS, TESTS, WHOLE, Mutant
 SOURCE = Path(__file__).resolve().parents[3]
 PROGRAM = "tests/heddle_cuda_tests"
 PATIENCE = 40  # seconds of one test: a fault may make ranks wait for their deadlines
-AS_THEY_ARE = (Mutant("the sources as they are, steps", "", "", "", "steps_grid.cu", STEPS),
-               Mutant("the sources as they are, whole calls", "", "", "", "whole.cu", WHOLE))
+AS_THEY_ARE = (
+    Mutant("the sources as they are, steps", "", "", "", "steps_grid.cu", STEPS),
+    Mutant("the sources as they are, whole calls", "", "", "", "whole.cu", WHOLE),
+)
 
 
 def damaged(mutant):
@@ -45,11 +47,13 @@ class Tree:
         self.link = self.ask_ninja()
 
     def ask_ninja(self):
-        told = subprocess.run(["ninja", "-C", self.build, "-t", "commands", PROGRAM], capture_output=True, text=True, check=True)
+        told = subprocess.run(
+            ["ninja", "-C", self.build, "-t", "commands", PROGRAM], capture_output=True, text=True, check=True
+        )
         return told.stdout.splitlines()[-1].removeprefix(": && ").removesuffix(" && :")
 
     def make(self, mutant, folder):
-        """A test program whose kernels of one file have the fault. An object goes before the library that has it, too."""
+        """A test program whose kernels of one file have the fault. Its object goes before the library that has one."""
         folder.mkdir(parents=True, exist_ok=True)
         if mutant.file:
             path = folder / mutant.file
@@ -76,8 +80,15 @@ def finds(program, test):
     prefix, filter, environment = TESTS[test]
     command = [*prefix, str(program), f"--gtest_filter={filter}", "--gtest_fail_fast"]
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                              timeout=PATIENCE, env={**os.environ, **environment})
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE,
+            env={**os.environ, **environment},
+        )
     except subprocess.TimeoutExpired:
         return True, f"no end after {PATIENCE} s"
     lines = [line for line in done.stdout.splitlines() if "Failure" in line or "hazard" in line or "wanted" in line]
@@ -118,7 +129,9 @@ def main():
     scratch = (options.scratch or options.build / "mutants").resolve()
     tried = [*AS_THEY_ARE, *(mutant for mutant in MUTANTS if options.only in mutant.name)]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        programs = list(pool.map(lambda one: tree.make(*one), ((mutant, scratch / str(n)) for n, mutant in enumerate(tried))))
+        programs = list(
+            pool.map(lambda one: tree.make(*one), ((mutant, scratch / str(n)) for n, mutant in enumerate(tried)))
+        )
     results = []
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for result in pool.map(try_tests, tried, programs):
