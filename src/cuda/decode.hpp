@@ -79,6 +79,7 @@ struct DecodeSite {
   Divider topk;
   Divider ranks;
   DecodeIds ids;  // of a dispatch, and so what follows
+  Divider notes;  // words of one source's: the note, and its table
   int32_t first_expert = 0;
   int32_t num_local = 0;
   int32_t owners_at = 0;  // in a block's own memory
@@ -143,6 +144,7 @@ inline void DecodeSite::add(const DispatchArgs& args, uint64_t* bad_id) {
   ids = DecodeIds::of(args, bad_id);
   first_expert = topo.first_expert(topo.rank);
   num_local = topo.num_local(topo.rank);
+  notes = Divider::by((num_local + 1) / 2 + 1);
   owners_at = static_cast<int32_t>(decode_sets_bytes(args));
   places_at = static_cast<int32_t>(decode_routes_bytes(args));
 }

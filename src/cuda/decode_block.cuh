@@ -30,6 +30,7 @@ struct DecodeBoard {
   int32_t offset[kMostWordRanks + 1];
   int32_t others;  // sources whose rows come by words
   int32_t most;    // rows of one of them
+  int32_t gaps;    // between rows, claimed so far
   int32_t first_expert[kMostWordRanks + 1];  // of each rank
   int32_t sent[kMostWordRanks + 1];  // offsets of this rank's slots, where it makes its plan
 };

@@ -39,7 +39,10 @@ class DecodeBooks : protected DecodeNotes {
 
   /// By the clerk; followed by a meeting of the block.
   __device__ void open() {
-    if (lane() == 0) board_.unusual = board_.is_closer = 0;
+    if (lane() == 0) {
+      board_.unusual = board_.is_closer = 0;
+      board_.gaps = 0;
+    }
 #pragma unroll 1
     for (int peer = lane(); peer < topo_.world; peer += 32) board_.heard[peer] = 0;
     if (decode_.sends()) read_ledger();

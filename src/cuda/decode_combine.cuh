@@ -38,11 +38,11 @@ class DecodeCombine : DecodeTerms {
       if (is_last_block() && decode_.receives() && board_.opened != 0) close_books();
       else if (is_last_block()) write_state();
     } else {
-#pragma unroll 1
-      for (int peer = threadIdx.x; peer <= topo_.world; peer += kDecodeThreads) {
-        board_.offset[peer] = __ldg(a_.route.recv_offset + peer);
-      }
+      static_assert(kMostWordRanks < kDecodeThreads);
+      const bool has_offset = static_cast<int>(threadIdx.x) <= topo_.world;
+      const int32_t offset = has_offset ? __ldg(a_.route.recv_offset + threadIdx.x) : 0;  // waited for with the sets
       mark_sets();
+      if (has_offset) board_.offset[threadIdx.x] = offset;
       meet_workers();
       if (is_last_block()) let_clerk_go();
       let_next_start();

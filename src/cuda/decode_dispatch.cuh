@@ -102,10 +102,12 @@ class DecodeDispatch : DecodeRows {
     }
   }
 
-  /// By block b for peers b, b + blocks, ...
+  /// By the last blocks, which have the fewest rows; but for the very last one.
   __device__ void put_notes() const {
+    const int blocks = static_cast<int>(gridDim.x), before_last = blocks - 2 - static_cast<int>(blockIdx.x);
 #pragma unroll 1
-    for (int peer = blockIdx.x; peer < topo_.world; peer += gridDim.x) {
+    for (int next = before_last < 0 ? before_last + blocks : before_last; next < topo_.world; next += blocks) {
+      const int peer = topo_.rank + 1 + next - (topo_.rank + 1 + next < topo_.world ? 0 : topo_.world);
       if (board_.live[peer] == 0) continue;
       const bool by_words = peer != topo_.rank || own_by_words();
       const int32_t count = sets_.all(peer);

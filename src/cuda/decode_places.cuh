@@ -43,7 +43,7 @@ class DecodePlaces : protected DecodePlan {
     const int each = pairs + 1;
 #pragma unroll 1
     for (int item = threadIdx.x; item < topo_.world * each; item += kDecodeThreads) {
-      const int source = item / each, pair = item % each - 1;
+      const int source = divide(item, decode_.notes), pair = item - source * each - 1;
       if (board_.live[source] == 0) continue;
       if (source == topo_.rank && !own_by_words()) hear_own(pair);
       else if (pair < 0) hear_note(source);
@@ -164,17 +164,25 @@ class DecodePlaces : protected DecodePlan {
     leave_out_apart(a_);
   }
 
+  /// By each warp when it has nothing else to do. Those behind the experts' rows are claimed.
   __device__ void clear_gaps() const {
     const int64_t rows = a_.out.rows;
+    const bool is_slab = a_.call.shape.layout == Layout::slab;
 #pragma unroll 1
-    for (int expert = blockIdx.x; expert < local_; expert += gridDim.x) {
+    for (int expert = claim_gap(); expert < local_; expert = claim_gap()) {
       const bool is_last = expert + 1 == local_;
-      const int64_t end = is_last ? a_.call.shape.layout == Layout::slab ? rows : 0 : start_[expert + 1];
-      clear_rows(int64_t{start_[expert]} + total_[expert], end < rows ? end : rows, threadIdx.x, kDecodeThreads);
+      const int64_t end = is_last ? is_slab ? rows : 0 : start_[expert + 1];
+      clear_rows(int64_t{start_[expert]} + total_[expert], end < rows ? end : rows, lane(), 32);
     }
-    if (a_.call.shape.layout == Layout::slab) return;
+    if (is_slab) return;
     const int64_t first = local_ > 0 ? int64_t{start_[local_ - 1]} + total_[local_ - 1] : 0;
     clear_rows(first, rows, blockIdx.x * kDecodeThreads + threadIdx.x, gridDim.x * kDecodeThreads);
+  }
+  /// Block b has experts b, b + blocks, ...
+  __device__ int claim_gap() const {
+    int claimed = 0;
+    if (lane() == 0) claimed = atomicAdd(&board_.gaps, 1);
+    return __shfl_sync(kAllLanes, claimed, 0) * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
   }
   __device__ void clear_rows(int64_t first, int64_t end, int thread, int threads) const {
     const OutputView& out = a_.out;

@@ -44,9 +44,8 @@ class DecodePlan : protected DecodeRoutes {
   __device__ void write_token(int token) const {
     const int32_t id = lane() < topk_ ? load_id(token, lane()) : -1;
     const int32_t owner = id >= 0 ? owners_[id] : -1;
-    const int unlike_others = -1 - lane();
-    const bool is_first_of_expert = is_lowest(id >= 0 ? id : unlike_others) && id >= 0;
-    const bool is_first_of_owner = is_lowest(id >= 0 ? owner : unlike_others) && id >= 0;
+    const bool is_first_of_expert = is_lowest(id) && id >= 0;
+    const bool is_first_of_owner = is_lowest(owner) && id >= 0;
     if (is_first_of_owner) a_.plan.send_tokens[board_.sent[owner] + sets_.count_before(owner, token)] = token;
     if (lane() < topk_) {
       const int at = token * topk_ + lane();
@@ -70,11 +69,20 @@ class DecodePlan : protected DecodeRoutes {
 #pragma unroll 1
     for (int expert = lane(); expert < topo_.experts; expert += 32) a_.plan.pairs[expert] = 0;
     __syncwarp();
+    constexpr int kAhead = 8;  // that are asked for together
+    const int items = a_.plan.tokens * topk_;
 #pragma unroll 1
-    for (int item = lane(); item < a_.plan.tokens * topk_; item += 32) {
-      const int token = divide(item, decode_.topk);
-      const int32_t id = load_id(token, item - token * topk_);
-      if (id >= 0) atomicAdd(&a_.plan.pairs[id], 1);
+    for (int first = lane(); first < items; first += kAhead * 32) {
+      int32_t ids[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int item = first + i * 32, token = divide(item, decode_.topk);
+        ids[i] = item < items ? load_id(token, item - token * topk_) : -1;
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        if (ids[i] >= 0) atomicAdd(&a_.plan.pairs[ids[i]], 1);
+      }
     }
   }
 };

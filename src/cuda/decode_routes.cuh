@@ -63,7 +63,8 @@ class DecodeRoutes : protected DecodeCall {
     constexpr int kAhead = 4;  // that are asked for together
     const int items = a_.plan.tokens * topk_;
 #pragma unroll 1
-    for (int first = threadIdx.x; first < items; first += kAhead * kDecodeThreads) {
+    // The first warps have the first rows as well.
+    for (int first = kDecodeThreads - 1 - static_cast<int>(threadIdx.x); first < items; first += kAhead * kDecodeThreads) {
       int tokens[kAhead];
       int32_t ids[kAhead];
 #pragma unroll
@@ -96,15 +97,14 @@ class DecodeRoutes : protected DecodeCall {
     route.id = id;
     route.weight = weight;
     if (route.id >= 0) route.owner = owners_[route.id];
-    const int unlike_others = -1 - lane();
-    const bool first_of_expert = is_lowest(route.id >= 0 ? route.id : unlike_others);
-    route.is_first_of_owner = is_lowest(route.id >= 0 ? route.owner : unlike_others) && route.id >= 0;
+    const bool first_of_expert = is_lowest(route.id);
+    route.is_first_of_owner = is_lowest(route.owner) && route.id >= 0;
     if (route.id < 0) return route;
     if (first_of_expert) route.ordinal = sets_.earlier(topo_.world + route.id, token);
     route.slot = sets_.earlier(route.owner, token);
     return route;
   }
-  /// Whether no lower lane has the same value.
+  /// Whether no lower lane has the same value. The fewer different ones there are, the sooner it is known.
   __device__ static bool is_lowest(int value) {
     return __ffs(static_cast<int>(__match_any_sync(kAllLanes, value))) - 1 == lane();
   }

@@ -26,6 +26,14 @@ struct Moved {
   LaneHit hit;
 };
 
+__device__ __noinline__ inline void store_odd_columns(std::byte* to, uint4 left) {
+#pragma unroll 1
+  for (int i = 0; i < 16; ++i) {
+    to[i] = static_cast<std::byte>(left.x);
+    left = make_uint4(left.x >> 8 | left.y << 24, left.y >> 8 | left.z << 24, left.z >> 8 | left.w << 24, left.w >> 8);
+  }
+}
+
 class DecodeRows : protected DecodePlaces {
  protected:
   __device__ DecodeRows(const DirectPort& port, const DispatchArgs& args, const Site& site, const DecodeSite& decode,
@@ -44,19 +52,22 @@ class DecodeRows : protected DecodePlaces {
       const int64_t at = int64_t{start_[hit.expert]} + rows_from(moved.source, hit.expert) + hit.ordinal;
       row = at < a_.out.rows ? static_cast<int32_t>(at) : kDropped;
     }
-    const int payload = region_.payload_words(part);
-    const int words = caster_.num_words(part);
+    // Each lane works out where its own hit's row lies, then all lanes store there.
+    const int payload = region_.payload_words(part), words = caster_.num_words(part);
+    std::byte* own_x = a_.out.x + int64_t{row} * hidden_ + part * kDispatchPart;
+    uint32_t* own_scales = row >= 0 ? scale_row(row, hit.expert) + caster_.first_word(part) * a_.out.scales.col_stride : nullptr;
+    const int64_t word_at = lane() * a_.out.scales.col_stride;
+    const bool is_aligned = reinterpret_cast<uintptr_t>(a_.out.x) % sizeof(uint4) == 0;
     const uint32_t scale = lane() == 0 ? cast.scales.x : lane() == 1 ? cast.scales.y : lane() == 2 ? cast.scales.z
                                                                                                   : cast.scales.w;
 #pragma unroll 1
     for (unsigned left = __ballot_sync(kAllLanes, row >= 0); left != 0; left &= left - 1) {
       const int column = __ffs(static_cast<int>(left)) - 1;
-      const int at = __shfl_sync(kAllLanes, row, column);
-      const int expert = __shfl_sync(kAllLanes, hit.expert, column);
-      std::byte* x = a_.out.x + int64_t{at} * hidden_ + part * kDispatchPart + lane() * kWordBytes;
-      if (lane() < payload) store_columns_at(x, cast.columns);
-      if (lane() >= words) continue;
-      scale_row(at, expert)[(caster_.first_word(part) + lane()) * a_.out.scales.col_stride] = scale;
+      std::byte* x = of_lane(own_x, column) + lane() * kWordBytes;
+      uint32_t* scales = of_lane(own_scales, column);
+      if (lane() < payload && is_aligned) *reinterpret_cast<uint4*>(x) = cast.columns;
+      else if (lane() < payload) store_odd_columns(x, cast.columns);
+      if (lane() < words) scales[word_at] = scale;
     }
     if (part == 0) place_route(moved.source, i, moved.token, row, hit);
   }
@@ -77,24 +88,16 @@ class DecodeRows : protected DecodePlaces {
     return first + in_group / static_cast<int>(kTileRows) * view.tile_stride + in_tile % 32 * 4 + in_tile / 32;
   }
 
-  __device__ static void store_columns_at(std::byte* to, const uint4& columns) {
-    if (reinterpret_cast<uintptr_t>(to) % sizeof(uint4) == 0) {
-      *reinterpret_cast<uint4*>(to) = columns;
-      return;
-    }
-    uint4 left = columns;
-#pragma unroll 1
-    for (int i = 0; i < 16; ++i) {
-      to[i] = static_cast<std::byte>(left.x);
-      left = make_uint4(left.x >> 8 | left.y << 24, left.y >> 8 | left.z << 24, left.z >> 8 | left.w << 24, left.w >> 8);
-    }
+  template <class T>
+  __device__ static T* of_lane(T* own, int lane) {
+    return reinterpret_cast<T*>(__shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(own), lane));
   }
 
   /// What the handle and the output say beside the payload; an expert chosen twice has the sum of the weights.
   __device__ void place_route(int source, int i, int token, int32_t row, const LaneHit& hit) const {
-    const unsigned alike = __match_any_sync(kAllLanes, hit.expert >= 0 ? hit.expert : -1 - lane());
+    const unsigned alike = __match_any_sync(kAllLanes, hit.expert);
     float weight = hit.weight;
-    if (__any_sync(kAllLanes, __popc(alike) > 1)) {
+    if (__any_sync(kAllLanes, hit.expert >= 0 && __popc(alike) > 1)) {
 #pragma unroll 1
       for (int later = 1; later < topk_; ++later) {
         const float other = __shfl_sync(kAllLanes, hit.weight, later);

@@ -34,8 +34,8 @@ class DecodeTerms : protected DecodeCall {
       if (is_late()) term.weight = late;
     }
     if (weights_ == Weights::none) return term;
-    const unsigned alike = __match_any_sync(kAllLanes, id >= 0 ? id : -1 - lane());
-    if (!__any_sync(kAllLanes, __popc(alike) > 1)) return term;
+    const unsigned alike = __match_any_sync(kAllLanes, id);
+    if (!__any_sync(kAllLanes, id >= 0 && __popc(alike) > 1)) return term;
     const float own = term.weight;
 #pragma unroll 1
     for (int later = 1; later < topk_; ++later) {
