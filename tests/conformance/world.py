@@ -6,6 +6,7 @@ world.run(body, 5, ranks=3)                  # [what each rank returned]
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import os
@@ -86,7 +87,8 @@ class World:
         ranks = min(self.size, 4) if ranks is None else ranks
         self._start()
         for _, pipe in self._started[:ranks]:
-            pipe.send((body.__module__, body.__name__, ranks, args))
+            with contextlib.suppress(OSError):  # of a rank that died; its answer says so
+                pipe.send((body.__module__, body.__name__, ranks, args))
         deadline = time.monotonic() + PATIENCE
         answers = [self._answer(pipe, deadline) for _, pipe in self._started[:ranks]]
         failed = [text for well, text in answers if not well]
@@ -99,7 +101,7 @@ class World:
         left = max(deadline - time.monotonic(), 0.1)
         try:
             return pickle.loads(pipe.recv_bytes()) if pipe.poll(left) else (False, "a rank said nothing")
-        except EOFError:
+        except (EOFError, OSError):
             return False, "a rank died"
 
     def _start(self) -> None:
@@ -112,6 +114,7 @@ class World:
             args = (rank, self.size, port, self.device, sys.path, theirs)
             process = context.Process(target=_serve, args=args, daemon=True)
             process.start()
+            theirs.close()  # so that the end of a rank shows at ours
             self._started.append((process, ours))
 
     def stop(self) -> None:
