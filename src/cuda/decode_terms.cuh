@@ -45,7 +45,7 @@ class DecodeTerms : protected DecodeCall {
     return term;
   }
 
-  /// The source's weights for a slot, one a lane. False: they do not come.
+  /// The source's weights for a slot, one a lane; 0 of one that refused. False: they do not come.
   __device__ bool await_late(int source, int slot, float& late) const {
     if (!is_late()) return true;
     if (source == topo_.rank && !own_by_words()) {
@@ -62,8 +62,9 @@ class DecodeTerms : protected DecodeCall {
     const Wanted wanted{.words = {}, .tagged = {lane() < topk_ ? at : nullptr}, .seq = wait_.seq};
     const Heard heard = await_words(port_, call_, wait_, source, wanted, poll);
     note(source, heard);
-    late = __uint_as_float(static_cast<uint32_t>(word));
-    return heard == Heard::nothing;
+    // Who refused sends no weights, and yet waits for every row that it was told of.
+    late = heard == Heard::refused ? 0.0f : __uint_as_float(static_cast<uint32_t>(word));
+    return heard == Heard::nothing || heard == Heard::refused;
   }
   __device__ float own_weight(int slot) const {
     const int token = a_.route.recv_token[board_.offset[topo_.rank] + slot];
