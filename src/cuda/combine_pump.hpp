@@ -15,6 +15,22 @@ HEDDLE_HD inline bool has_pump(const CombineArgs& args) {
   return !args.call.refusal.is_set() && !is_unreduced(args.call.shape) && combine_pieces(args.call).parts > 0;
 }
 
+/// In the memory of a block. Beside the pump's, what would take many registers.
+template <class Port>
+struct alignas(16) CombineBoard {
+  PumpBoard pump;
+  NearArgs<CombineArgs, Port> near;
+  Pieces pieces;
+  Range range;
+  int64_t tokens;  // of a round
+
+  HEDDLE_HD void note(const Call& call) {
+    pieces = combine_pieces(call);
+    range = range_of(call);
+    tokens = window_tokens(call);
+  }
+};
+
 template <class Own, class Port>
 HEDDLE_HD HEDDLE_APART bool open_combine(const Own& own, Port& port, const CombineArgs& args) {
   prefetch_call(own, port.local(), args.call);
@@ -71,22 +87,26 @@ class CombinePump : Pump<Coop, Port> {
  public:
   HEDDLE_HD CombinePump(const Coop& coop, Port& port, const CombineArgs& args, PumpState* state, int movers)
       : Base(coop, port, args.call, state, senders(args.layout), movers), a_(args), topo_(args.call.ctx.topo),
-        pieces_(combine_pieces(args.call)), range_(range_of(args.call)), tokens_(window_tokens(args.call)) {}
+        shape_(reinterpret_cast<CombineBoard<Port>*>(coop.shared())), own_stays_(own_results_stay(args)) {}
 
   HEDDLE_HD bool run() {
     const auto own = coop_.own_block();
     const bool meets_peers = this->meets_peers();
     this->note(Moment::start);
+    if (coop_.thread() == 0) shape_->note(call_);
+    shape_->near.copy(coop_, a_, port_);
+    Port& port = shape_->near.port();
+    const CombineArgs& args = shape_->near.args();
     Base::open();
     if (meets_peers) {
-      const bool ok = open_combine(own, port_, a_);
+      const bool ok = open_combine(own, port, args);
       if (is_leader(own)) state_->start_call(topo_.world, ok);
     }
     coop_.sync();
     if (state_->opened == 0) return false;
     this->note(Moment::opened);
     this->note_call();
-    if (meets_peers) meet_combine(own, port_, a_, state_);
+    if (meets_peers) meet_combine(own, port, args, state_);
     this->note(Moment::laid_out);
     for (int round = 0; round == 0 || round < most_rounds(call_); ++round) {
       if (round > 0 && !await_next_round(coop_, port_, call_, *state_, round)) return false;
@@ -116,7 +136,9 @@ class CombinePump : Pump<Coop, Port> {
   /// False: the call has ended in a fault.
   HEDDLE_HD bool send_all(int round) {
     const bool may_send = call_.shape.weights != Weights::late || this->await_ready();
-    note_results_out(coop_, a_, this->board_->out, round);
+    Port& port = shape_->near.port();
+    const CombineArgs& args = shape_->near.args();
+    note_results_out(coop_, args, this->board_->out, round);
     if (desk_.is_publisher()) {
       desk_.publish();
     } else {
@@ -124,7 +146,7 @@ class CombinePump : Pump<Coop, Port> {
       desk_.leave();
     }
     if (may_send && (desk_.is_publisher() || !desk_.has_publisher()) && this->is_last_sender()) {
-      add_combined(coop_, port_, a_, round);
+      add_combined(coop_, port, args, round);
     }
     this->note(Moment::sent);
     return this->await_ready();
@@ -132,68 +154,105 @@ class CombinePump : Pump<Coop, Port> {
 
   // --- as an owner ---
 
-  /// First to others, by the senders; then to this rank itself, by all.
+  /// A part of the number-th result of the round for a source.
+  struct Piece {
+    int source;
+    uint32_t number;
+    int part;
+  };
+
+  /// First to others, by the senders; then to this rank itself, by all, unless those results stay where they are.
   HEDDLE_HD void send(int round) {
     const auto others = static_cast<uint32_t>(topo_.world - 1);
     const PairRun* out = this->board_->out;
-    const auto no_look = [](int64_t) { return int64_t{0}; };
     for (int turn = this->is_sender() ? 0 : 1; turn < 2; ++turn) {
       const bool own = turn == 1;
-      const int64_t count = (own ? out[topo_.rank].count : this->most_of_others(out) * others) * pieces_.parts;
-      this->work(own ? Queue::own : Queue::send, count, no_look, [&](int64_t item, int64_t) {
+      if (own && own_stays_) return;
+      const int64_t count = (own ? out[topo_.rank].count : this->most_of_others(out) * others) * shape_->pieces.parts;
+      const auto piece_of = [&](int64_t item) {
         const auto number = static_cast<uint32_t>(item);
-        if (own) send_piece(topo_.rank, round, number);
-        else send_piece(this->other_of(number, others), round, number / others);
+        return piece_at(own ? PairPlace{topo_.rank, number} : this->of_others(number, others));
+      };
+      // The token of the result, -1 if there is none.
+      const auto look = [&](int64_t item) -> int64_t {
+        const Piece piece = piece_of(item);
+        const PairRun& run = out[piece.source];
+        return piece.number < static_cast<uint32_t>(run.count) ? a_.route.recv_token[run.base + run.first + piece.number] : -1;
+      };
+      this->work(own ? Queue::own : Queue::send, count, look, [&](int64_t item, int64_t token) {
+        if (item != this->kNoItem && token >= 0) send_piece(piece_of(item), round, token - round * shape_->tokens);
         return true;
       });
     }
   }
 
-  HEDDLE_HD void send_piece(int source, int round, uint32_t piece) {
-    const PairRun run = this->board_->out[source];
-    const auto parts = static_cast<uint32_t>(pieces_.parts);
-    const uint32_t number = piece / parts;
-    if (number >= static_cast<uint32_t>(run.count)) return;
-    const auto part = static_cast<int>(piece % parts);
-    const ResultPlace result{source, round, run.first + number};
-    const int64_t row = run.base + result.number;
-    const int64_t place = a_.route.recv_token[row] - round * tokens_;
-    const float* late = nullptr;
-    if (call_.shape.weights == Weights::late) {
-      late =
-          reinterpret_cast<const float*>(table_from(port_.local(), call_, source)) + result.number * call_.shape.topk;
-    }
-    const ResultWriter writer{.args = a_, .i = row, .late = late, .columns = columns_of(a_, pieces_, part)};
+  HEDDLE_HD Piece piece_at(const PairPlace& at) const {
+    const auto parts = static_cast<uint32_t>(shape_->pieces.parts);
+    const uint32_t number = at.place / parts;
+    return {at.peer, number, static_cast<int>(at.place - number * parts)};
+  }
+
+  HEDDLE_HD void send_piece(const Piece& piece, int round, int64_t place) {
+    const PairRun run = this->board_->out[piece.source];
+    const int64_t number = run.first + piece.number;
+    const ResultWriter writer{.args = a_,
+                              .i = run.base + number,
+                              .late = late_weights(port_.local(), call_, piece.source, number),
+                              .columns = columns_of(a_, shape_->pieces, piece.part)};
     const int64_t base = call_.ctx.window.range(Kind::combine, this->lane_, topo_.rank);
-    put_result(coop_, port_, writer, {.peer = source, .offset = base + range_.slot(place)}, range_.stride,
+    put_result(coop_, port_, writer, {.peer = piece.source, .offset = base + shape_->range.slot(place)}, shape_->range.stride,
                [&](std::byte* at) { writer.write_sum(coop_, at); });
-    this->post(source, round, place * parts + part);
+    this->post(piece.source, round, place * shape_->pieces.parts + piece.part);
   }
 
   // --- as the tokens' source ---
 
   HEDDLE_HD void receive(int round, bool is_all_there) {
     const uint64_t deadline = port_.now() + call_.ctx.timeout_ns;
-    const int64_t first = round * tokens_;
-    const int64_t end = first + tokens_ < a_.plan.tokens ? first + tokens_ : a_.plan.tokens;
-    const auto parts = static_cast<uint32_t>(pieces_.parts);
+    const int64_t first = round * shape_->tokens;
+    const int64_t end = first + shape_->tokens < a_.plan.tokens ? first + shape_->tokens : a_.plan.tokens;
+    const auto parts = static_cast<uint32_t>(shape_->pieces.parts);
     this->note_in([&] { note_results_in(coop_, port_.local(), a_, this->board_->in); });
     const auto from = [&](int owner) -> const std::byte* {
       const int64_t base = this->board_->in[owner].base;
-      return base < 0 ? nullptr : port_.local() + base;
+      return base < 0 || (own_stays_ && owner == topo_.rank) ? nullptr : port_.local() + base;
     };
-    const auto no_look = [](int64_t) { return int64_t{0}; };
-    this->work(Queue::receive, (end - first) * parts, no_look, [&](int64_t item, int64_t) {
+    // One more than the number of the token's own row, 0 for none, and in the lowest bit whether all others' pieces are here.
+    const auto look = [&](int64_t item) -> int64_t {
+      const int64_t token = first + static_cast<uint32_t>(item) / parts;
+      const int64_t own = own_stays_ ? own_number(a_, token) + 1 : 0;
+      return own << 1 | (is_all_there || has_pieces(token, round, item));
+    };
+    this->work(Queue::receive, (end - first) * parts, look, [&](int64_t item, int64_t seen) {
+      if (item == this->kNoItem) return true;
       const auto number = static_cast<uint32_t>(item);
-      const auto part = static_cast<int>(number % parts);
       const int64_t place = number / parts;
-      auto arrival = Arrival::here;
-      if (!is_all_there) arrival = await_owners(first + place, round, number, deadline);
-      if (arrival == Arrival::here) {
-        sum_token(coop_, a_, first + place, place, columns_of(a_, pieces_, part), range_, from);
+      const auto part = static_cast<int>(number - place * parts);
+      if ((seen & 1) == 0) {
+        const Arrival arrival = await_owners(first + place, round, number, deadline);
+        if (arrival != Arrival::here) return arrival != Arrival::fault;
       }
-      return arrival != Arrival::fault;
+      const int64_t own = (seen >> 1) - 1;
+      const std::byte* row =
+          own < 0 ? nullptr : a_.experts.x + (this->board_->out[topo_.rank].base + own) * a_.experts.x_stride;
+      sum_token(coop_, a_, first + place, place, columns_of(a_, shape_->pieces, part), shape_->range, from, row);
+      return true;
     });
+  }
+
+  /// Whether this owner's piece of a token comes through the window.
+  HEDDLE_HD bool brings_piece(const uint8_t* in_rank, int owner) const {
+    return in_rank[owner] != 0 && this->board_->in[owner].base >= 0 && !(own_stays_ && owner == topo_.rank);
+  }
+
+  /// By one lane.
+  HEDDLE_HD bool has_pieces(int64_t token, int round, int64_t tag) const {
+    const uint8_t* in_rank = a_.plan.in_rank + token * topo_.world;
+    bool here = true;
+    for (int owner = 0; owner < topo_.world && here; ++owner) {
+      here = !brings_piece(in_rank, owner) || this->has_piece(owner, round, tag);
+    }
+    return here;
   }
 
   /// All lanes; each waits for some owners.
@@ -201,7 +260,7 @@ class CombinePump : Pump<Coop, Port> {
     const uint8_t* in_rank = a_.plan.in_rank + token * topo_.world;
     auto worst = Arrival::here;
     for (int owner = coop_.lane(); owner < topo_.world; owner += coop_.lanes()) {
-      if (in_rank[owner] == 0 || this->board_->in[owner].base < 0) continue;
+      if (!brings_piece(in_rank, owner)) continue;
       const Arrival arrival = this->await_piece(owner, round, tag, deadline);
       if (arrival > worst) worst = arrival;
     }
@@ -210,11 +269,11 @@ class CombinePump : Pump<Coop, Port> {
 
   const CombineArgs& a_;
   Topology topo_;
-  Pieces pieces_;
-  Range range_;
-  int64_t tokens_;  // of a round
+  CombineBoard<Port>* shape_;
+  bool own_stays_;
 };
 
+/// `movers`: workers of a block that send.
 template <class Coop, class Port>
 HEDDLE_HD bool combine_whole(const Coop& coop, Port& port, const CombineArgs& args, PumpState* state, int movers) {
   return CombinePump<Coop, Port>(coop, port, args, state, movers).run();

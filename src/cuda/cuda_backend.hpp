@@ -108,7 +108,7 @@ class CudaBackend : public Backend {
   bool run_shot(const Shot&, const Site&, const Call&);
   /// How a whole call is launched.
   struct WholeShape {
-    const void* kernel = nullptr;
+    WholeKernel kernel;
     int movers = 0;  // workers of a block that move rows
     int shared_bytes = 0;
   };

@@ -115,7 +115,7 @@ CudaBackend::Shot CudaBackend::decode_shot(const void* kernel, int64_t shared_by
 CudaBackend::Shot CudaBackend::plan_shot(const Topology& topo, const PlanView& view, void** arguments) const {
   const int64_t shared = plan_shared_bytes(topo);
   if (launch_.workers != Workers::grid || shared > most_shared_bytes_) return shot_of(Step::plan, arguments);
-  const int64_t tiles = std::max<int64_t>(1, ceil_div(view.tokens, kTileTokens));
+  const int64_t tiles = std::max<int64_t>(1, ceil_div(view.tokens, kLeastTile));
   return {.kernel = plan_blocks_kernel(), .arguments = arguments,
           .blocks = static_cast<int>(std::min<int64_t>({tiles, usable_sms(), plan_lanes()})),
           .threads = grid_kernels().max_threads, .shared_bytes = static_cast<int>(shared), .stream = launch_.stream};

@@ -12,7 +12,9 @@ namespace {
 
 constexpr int kFewestMovers = 3;  // with fewer belts, lanes move more
 
-int most_movers() { return whole_kernels().threads / 32 - 1; }  // one warp publishes
+constexpr auto kDispatchBoard = static_cast<int>(sizeof(DispatchBoard<DirectPort>));
+
+int most_movers(const WholeKernel& kernel) { return kernel.warps() - 1; }  // one warp publishes
 
 }  // namespace
 
@@ -25,32 +27,32 @@ void CudaBackend::rehearse_whole() {
   int movers = 0;
   void* of_dispatch[] = {&port, &dispatch, &site, &movers};
   void* of_combine[] = {&port, &combine, &site, &movers};
-  for (const void* kernel : {whole.dispatch, whole.dispatch_belt, whole.combine}) {
+  for (const WholeKernel& kernel : {whole.dispatch, whole.dispatch_belt, whole.combine}) {
+    const void* function = kernel.function;
     cudaFuncAttributes attributes{};
-    check_cuda(cudaFuncGetAttributes(&attributes, kernel), "loading a kernel");
+    check_cuda(cudaFuncGetAttributes(&attributes, function), "loading a kernel");
     const int most = most_shared_bytes_ - static_cast<int>(attributes.sharedSizeBytes);
-    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most),
+    check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most),
                "allowing a kernel more shared memory");
-    fire(whole_shot({.kernel = kernel, .shared_bytes = most}, kernel == whole.combine ? of_combine : of_dispatch));
+    fire(whole_shot({.kernel = kernel, .shared_bytes = most}, function == whole.combine.function ? of_combine : of_dispatch));
   }
 }
 
 CudaBackend::Shot CudaBackend::whole_shot(const WholeShape& shape, void** arguments) const {
-  return {.kernel = shape.kernel, .arguments = arguments, .blocks = usable_sms(), .threads = whole_kernels().threads,
+  return {.kernel = shape.kernel.function, .arguments = arguments, .blocks = usable_sms(), .threads = shape.kernel.threads,
           .shared_bytes = shape.shared_bytes, .stream = launch_.stream};
 }
 
 CudaBackend::WholeShape CudaBackend::shape_of(const DispatchArgs& args) const {
   const WholeKernels& whole = whole_kernels();
-  const auto board = static_cast<int>(sizeof(DispatchBoard));
   const auto plan = args.makes_plan ? static_cast<int>(plan_shared_bytes(args.call.ctx.topo)) : 0;
   const BeltShape belt = belt_of(args);
-  const int movers = std::min(most_movers(), belt.workers_in(most_shared_bytes_ - board));
+  const int movers = std::min(most_movers(whole.dispatch_belt), belt.workers_in(most_shared_bytes_ - kDispatchBoard));
   if (!is_sm90_ || !can_ride(args) || movers < kFewestMovers) {
-    return {.kernel = whole.dispatch, .movers = most_movers(), .shared_bytes = std::max(board, plan)};
+    return {.kernel = whole.dispatch, .movers = most_movers(whole.dispatch), .shared_bytes = kDispatchBoard + plan};
   }
-  const int shared = board + static_cast<int>(belt.bytes(movers));
-  return {.kernel = whole.dispatch_belt, .movers = movers, .shared_bytes = std::max(shared, plan)};
+  const int behind = std::max(static_cast<int>(belt.bytes(movers)), plan);
+  return {.kernel = whole.dispatch_belt, .movers = movers, .shared_bytes = kDispatchBoard + behind};
 }
 
 /// Calls that no pump can do: only the last step is waited for.
@@ -79,7 +81,7 @@ bool CudaBackend::dispatch(const DispatchArgs& args) {
     taken.ids = {};
     return dispatch(taken);
   }
-  if (args.makes_plan && plan_shared_bytes(args.call.ctx.topo) > most_shared_bytes_) {
+  if (args.makes_plan && kDispatchBoard + plan_shared_bytes(args.call.ctx.topo) > most_shared_bytes_) {
     make_plan_of(args);
     DispatchArgs planned = args;
     planned.makes_plan = false;
@@ -94,8 +96,9 @@ bool CudaBackend::dispatch(const DispatchArgs& args) {
 bool CudaBackend::combine(const CombineArgs& args) {
   if (decodes(args.call)) return decode_whole(args);
   if (launch_.workers != Workers::grid || !has_pump(args)) return combine_by_steps(args);
-  WholeShape shape{
-      .kernel = whole_kernels().combine, .movers = most_movers(), .shared_bytes = static_cast<int>(sizeof(PumpBoard))};
+  const WholeKernel& kernel = whole_kernels().combine;
+  const auto board = static_cast<int>(sizeof(CombineBoard<DirectPort>));
+  WholeShape shape{.kernel = kernel, .movers = most_movers(kernel), .shared_bytes = board};
   Site site = begin_step();
   void* arguments[] = {const_cast<DirectPort*>(&port_), const_cast<CombineArgs*>(&args), &site, &shape.movers};
   return run_shot(whole_shot(shape, arguments), site, args.call);
@@ -104,7 +107,7 @@ bool CudaBackend::combine(const CombineArgs& args) {
 const char* CudaBackend::variant_of(const DispatchArgs& args) const {
   if (decodes(args.call)) return "words";
   if (!has_pump(args)) return "steps";
-  return shape_of(args).kernel == whole_kernels().dispatch_belt ? "belt" : "lanes";
+  return shape_of(args).kernel.function == whole_kernels().dispatch_belt.function ? "belt" : "lanes";
 }
 
 const char* CudaBackend::variant_of(const CombineArgs& args) const {

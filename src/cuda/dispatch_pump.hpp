@@ -22,26 +22,26 @@ HEDDLE_HD HEDDLE_APART bool open_dispatch(const Own& own, Port& port, const Disp
   return open_lane(own, port, args.call);
 }
 
-/// Which rows a round sends: the plan is made.
+/// The counts of the plan are made: headers, before rows are on the link that they would wait behind.
 template <class Own, class Port>
-HEDDLE_HD HEDDLE_APART void note_dispatch(const Own& own, Port& port, const DispatchArgs& args) {
-  Dispatch<Own, Port>(own, port, args).note_all_rounds();
+HEDDLE_HD HEDDLE_APART void announce_dispatch(const Own& own, Port& port, const DispatchArgs& args) {
+  Dispatch<Own, Port> steps(own, port, args);
+  steps.note_all_rounds();
+  steps.send_headers();
 }
 
-/// Sends and reads the headers, and tells all blocks. Behind the first rows they take 40 us; but before them every row would
-/// wait for 14, which costs as much or more in every layout.
+/// Reads the headers, and tells all blocks.
 template <class Own, class Port>
 HEDDLE_HD HEDDLE_APART void meet_dispatch(const Own& own, Port& port, const DispatchArgs& args, PumpState* state) {
   const bool offers = offers_rows(args.call.ctx, args.call.shape);
   Dispatch<Own, Port> steps(own, port, args);
-  steps.send_headers();
   const bool ok = steps.headers() && (!offers || exchange_offers(own, port, args));
   own.sync();
   if (is_leader(own)) store_release(&state->stage, static_cast<uint64_t>(ok ? Stage::ready : Stage::broken));
 }
 
-template <class Coop>
-HEDDLE_HD HEDDLE_APART void note_rows_out(const Coop& coop, const DispatchArgs& args, DispatchBoard* board, int lane,
+template <class Coop, class Port>
+HEDDLE_HD HEDDLE_APART void note_rows_out(const Coop& coop, const DispatchArgs& args, DispatchBoard<Port>* board, int lane,
                                           int round) {
   if (coop.thread() == 0) {
     board->carves[0] = Carve::of(args.call, false);
@@ -51,8 +51,10 @@ HEDDLE_HD HEDDLE_APART void note_rows_out(const Coop& coop, const DispatchArgs& 
   const int64_t base = args.call.ctx.window.range(Kind::dispatch, lane, args.call.ctx.topo.rank);
   note_runs(coop, args.call.ctx.topo.world, runs, [&](int peer) {
     const bool direct = args.call.state->direct_to[peer] != 0;
-    return PairRun{.first = round * int64_t{range_of(args.call, direct).count},
+    const int64_t first = round * int64_t{range_of(args.call, direct).count};
+    return PairRun{.first = first,
                    .base = base,
+                   .listed = args.plan.send_offset[peer] + first,
                    .count = static_cast<int32_t>(rows_to(args, peer, round)),
                    .direct = direct};
   });
@@ -68,13 +70,13 @@ HEDDLE_HD inline PairRun run_from(const DispatchArgs& args, int lane, int source
 }
 
 /// By one worker.
-template <class Coop>
-HEDDLE_HD HEDDLE_APART void note_rows_in(const Coop& coop, const DispatchArgs& args, DispatchBoard* board, int lane,
+template <class Coop, class Port>
+HEDDLE_HD HEDDLE_APART void note_rows_in(const Coop& coop, const DispatchArgs& args, DispatchBoard<Port>* board, int lane,
                                          int round) {
   for (int source = coop.lane(); source < args.call.ctx.topo.world; source += coop.lanes()) {
     board->pump.in[source] = run_from(args, lane, source, round);
   }
-  for (int row = coop.lane(); row < DispatchBoard::num_near_rows(args); row += coop.lanes()) {
+  for (int row = coop.lane(); row < DispatchBoard<Port>::num_near_rows(args); row += coop.lanes()) {
     board->expert_row[row] = args.route.expert_row[row];
   }
   coop.worker_sync();
@@ -123,7 +125,7 @@ class DispatchPump : Pump<Coop, Port> {
   /// `movers`: workers of a block that move rows.
   HEDDLE_HD DispatchPump(const Coop& coop, Port& port, const DispatchArgs& args, PumpState* state, int movers)
       : Base(coop, port, args.call, state, kSenders, movers), a_(args), topo_(args.call.ctx.topo),
-        dispatch_board_(reinterpret_cast<DispatchBoard*>(coop.shared())), carves_(dispatch_board_->carves),
+        dispatch_board_(reinterpret_cast<DispatchBoard<Port>*>(coop.shared())), carves_(dispatch_board_->carves),
         mover_(coop, port, args, dispatch_board_, desk_.worker(), movers) {}
 
   HEDDLE_HD bool run() {
@@ -133,7 +135,7 @@ class DispatchPump : Pump<Coop, Port> {
     if (!open(own, meets_peers)) return false;
     this->note(Moment::opened);
     this->note_call();
-    if (meets_peers) meet_dispatch(own, port_, a_, state_);
+    if (meets_peers) meet_dispatch(own, near_port(), near_args(), state_);
     this->note(Moment::laid_out);
     for (int round = 0; round == 0 || round < most_rounds(call_); ++round) {
       if (round > 0 && !await_next_round(coop_, port_, call_, *state_, round)) return false;
@@ -145,9 +147,9 @@ class DispatchPump : Pump<Coop, Port> {
       if (meets_peers) give_credits(own, port_, call_, round);
     }
     this->note(Moment::met);
-    drop_if_masked(coop_, port_.local(), a_);
+    drop_if_masked(coop_, port_.local(), near_args());
     if (!meets_peers) return true;
-    close_dispatch(own, a_);
+    close_dispatch(own, near_args());
     this->note(Moment::closed);
     return true;
   }
@@ -156,10 +158,11 @@ class DispatchPump : Pump<Coop, Port> {
   /// The plan if it is to be made, and the lane. Afterwards rows may leave. False: fault, and the plan is made.
   template <class Own>
   HEDDLE_HD bool open(const Own& own, bool meets_peers) {
-    const BlockPlanner<Coop> planner(coop_, topo_, a_.plan);
+    dispatch_board_->near.copy(coop_, a_, port_);
+    const BlockPlanner<Coop> planner(coop_, topo_, a_.plan, reinterpret_cast<std::byte*>(dispatch_board_ + 1));
     if (a_.makes_plan) planner.count();
     if (meets_peers) {
-      const bool ok = open_dispatch(own, port_, a_);
+      const bool ok = open_dispatch(own, near_port(), near_args());
       if (is_leader(own)) state_->start_call(topo_.world, ok);
     }
     if (a_.makes_plan) {
@@ -168,13 +171,16 @@ class DispatchPump : Pump<Coop, Port> {
     }
     if (meets_peers) {
       own.sync();
-      if (state_->opened != 0) note_dispatch(own, port_, a_);
+      if (state_->opened != 0) announce_dispatch(own, near_port(), near_args());
     }
     if (this->moves()) mover_.open();
     Base::open();
     coop_.sync();
     return state_->opened != 0;
   }
+
+  HEDDLE_HD Port& near_port() { return dispatch_board_->near.port(); }
+  HEDDLE_HD const DispatchArgs& near_args() const { return dispatch_board_->near.args(); }
 
   HEDDLE_HD bool waits_for_offers() const { return offers_rows(call_.ctx, call_.shape); }
 
@@ -185,7 +191,7 @@ class DispatchPump : Pump<Coop, Port> {
 
   HEDDLE_HD void move(int round) {
     const bool may_send = !waits_for_offers() || this->await_ready();
-    note_rows_out(coop_, a_, dispatch_board_, this->lane_, round);
+    note_rows_out(coop_, near_args(), dispatch_board_, this->lane_, round);
     if (desk_.is_publisher()) {
       desk_.publish();
     } else {
@@ -193,24 +199,19 @@ class DispatchPump : Pump<Coop, Port> {
       desk_.leave();
     }
     if (may_send && (desk_.is_publisher() || !desk_.has_publisher()) && this->is_last_sender()) {
-      add_dispatched(coop_, port_, a_, round);
+      add_dispatched(coop_, near_port(), near_args(), round);
     }
     this->note(Moment::sent);
     const bool ready = this->await_ready();
-    if (ready && round == 0) clear_gaps_apart(coop_, a_);
+    if (ready && round == 0) clear_gaps_apart(coop_, near_args());
     if (ready && this->moves()) receive(round);
   }
-
-  struct PairPlace {
-    int peer;  // -1: none
-    uint32_t place;
-  };
 
   /// -1: there is no such row.
   HEDDLE_HD int32_t sent_token(const PairPlace& row) const {
     const PairRun& run = this->board_->out[row.peer];
     if (row.place >= static_cast<uint32_t>(run.count)) return -1;
-    return a_.plan.send_tokens[a_.plan.send_offset[row.peer] + run.first + row.place];
+    return a_.plan.send_tokens[run.listed + row.place];
   }
 
   // --- rows out ---
@@ -224,7 +225,7 @@ class DispatchPump : Pump<Coop, Port> {
       if (own && !own_rows_are_sent()) return;
       const int64_t count = own ? out[topo_.rank].count : this->most_of_others(out) * others;
       send_queue(own ? Queue::own : Queue::send, count, round, [&](uint32_t item) {
-        return own ? PairPlace{topo_.rank, item} : PairPlace{this->other_of(item, others), item / others};
+        return own ? PairPlace{topo_.rank, item} : this->of_others(item, others);
       });
     }
   }
@@ -238,20 +239,22 @@ class DispatchPump : Pump<Coop, Port> {
     const auto look = [&](int64_t item) { return sent_token(row_of(static_cast<uint32_t>(item))); };
     this->work(queue, count, look, [&](int64_t item, int64_t token) {
       if (token < 0) return true;
-      const PairPlace row = row_of(static_cast<uint32_t>(item));
-      const PairRun& run = this->board_->out[row.peer];
       Ride ride;
-      ride.peer = row.peer;
-      ride.place = row.place;
-      ride.number = run.first + row.place;
-      ride.token = static_cast<int32_t>(token);
-      ride.direct = run.direct != 0;
-      mover_.begin_batch_row(ride);
-      if (begun.peer >= 0) hand_out(begun, round, true);
+      ride.peer = -1;
+      if (item != this->kNoItem) {
+        const PairPlace row = row_of(static_cast<uint32_t>(item));
+        const PairRun& run = this->board_->out[row.peer];
+        ride.peer = row.peer;
+        ride.place = row.place;
+        ride.number = run.first + row.place;
+        ride.token = static_cast<int32_t>(token);
+        ride.direct = run.direct != 0;
+        mover_.begin_batch_row(ride);
+      }
+      if (begun.peer >= 0) hand_out(begun, round, ride.peer >= 0);
       begun = ride;
       return true;
     });
-    if (begun.peer >= 0) hand_out(begun, round, false);
     mover_.finish();
     if (handed_.peer >= 0) this->post(handed_.peer, round, handed_.place);
   }
@@ -271,13 +274,13 @@ class DispatchPump : Pump<Coop, Port> {
     const uint64_t deadline = port_.now() + call_.ctx.timeout_ns;
     const auto others = static_cast<uint32_t>(topo_.world - 1);
     const bool through_window = own_rows_are_sent();
-    this->note_in([&] { note_rows_in(coop_, a_, dispatch_board_, this->lane_, round); });
+    this->note_in([&] { note_rows_in(coop_, near_args(), dispatch_board_, this->lane_, round); });
     const auto own = static_cast<uint32_t>(this->board_->in[topo_.rank].count);
     const int64_t most = this->most_of_others(this->board_->in);
     const auto row_of = [&](int64_t item) {
       const auto number = static_cast<uint32_t>(item);
       if (number < own) return PairPlace{topo_.rank, number};
-      return PairPlace{this->other_of(number - own, others), (number - own) / others};
+      return this->of_others(number - own, others);
     };
     const auto is_from_batch = [&](int64_t item) { return item < own && !through_window; };
     // A token of the batch, or whether the row has arrived.
@@ -290,37 +293,41 @@ class DispatchPump : Pump<Coop, Port> {
     begun.peer = -1;
     this->work(Queue::receive, own + most * others, look, [&](int64_t item, int64_t seen) {
       if (seen == kNoRow) return true;
-      const PairPlace row = row_of(item);
-      const PairRun& run = this->board_->in[row.peer];
       Ride ride;
-      ride.peer = row.peer;
-      ride.place = row.place;
-      ride.number = run.first + ride.place;
-      ride.direct = run.direct != 0;
-      if (is_from_batch(item)) {
-        ride.token = static_cast<int32_t>(seen);
-        mover_.begin_batch_row(ride);
-      } else {
-        const Arrival arrival = seen != 0 ? Arrival::here : await_row(row, begun, round, deadline);
-        if (arrival != Arrival::here) return arrival != Arrival::fault;
-        mover_.begin_slot(ride, slot_of(ride), carves_[ride.direct]);
+      ride.peer = -1;
+      bool begins = false, awaited = false;
+      if (item != this->kNoItem) {
+        const PairPlace row = row_of(item);
+        const PairRun& run = this->board_->in[row.peer];
+        ride.peer = row.peer;
+        ride.place = row.place;
+        ride.number = run.first + ride.place;
+        ride.direct = run.direct != 0;
+        const bool from_batch = is_from_batch(item);
+        if (from_batch) ride.token = static_cast<int32_t>(seen);
+        awaited = !from_batch && seen == 0;
+        begins = !awaited;
+        if (from_batch) mover_.begin_batch_row(ride);
+        else if (begins) begin_slot(ride);
       }
-      if (begun.peer >= 0) hand_in(begun, true);
+      if (begun.peer >= 0) hand_in(begun, begins);
       begun = ride;
-      return true;
+      if (!awaited) return true;
+      const Arrival arrival = await_row(ride, round, deadline);
+      if (arrival == Arrival::here) begin_slot(begun);
+      else begun.peer = -1;
+      return arrival != Arrival::fault;
     });
-    if (begun.peer >= 0) hand_in(begun, false);
     mover_.finish();
   }
 
-  /// The row that has begun goes on first.
-  HEDDLE_HD Arrival await_row(const PairPlace& row, Ride& begun, int round, uint64_t deadline) {
-    if (begun.peer >= 0) hand_in(begun, false);
-    begun.peer = -1;
+  HEDDLE_HD Arrival await_row(const Ride& ride, int round, uint64_t deadline) {
     auto arrival = Arrival::here;
-    if (coop_.lane() == 0) arrival = this->await_piece(row.peer, round, row.place, deadline);
+    if (coop_.lane() == 0) arrival = this->await_piece(ride.peer, round, ride.place, deadline);
     return static_cast<Arrival>(desk_.tell(static_cast<uint64_t>(arrival)));
   }
+
+  HEDDLE_HD void begin_slot(Ride& ride) { mover_.begin_slot(ride, slot_of(ride), carves_[ride.direct]); }
 
   HEDDLE_HD const std::byte* slot_of(const Ride& ride) const {
     return port_.local() + this->board_->in[ride.peer].base + carves_[ride.direct].range.slot(ride.place);
@@ -334,7 +341,7 @@ class DispatchPump : Pump<Coop, Port> {
 
   const DispatchArgs& a_;
   Topology topo_;
-  DispatchBoard* dispatch_board_;
+  DispatchBoard<Port>* dispatch_board_;
   const Carve* carves_;
   Mover<Coop, Port> mover_;
   PairPlace handed_{-1, 0};  // handed out, not announced

@@ -45,11 +45,17 @@ const Kernels& grid_kernels();   // all blocks, resident at once
 const void* plan_blocks_kernel();  // plan_blocks.hpp
 
 /// All steps of a call in one launch, by all blocks. Arguments: (DirectPort, DispatchArgs or CombineArgs, Site, int movers).
-struct WholeKernels {
-  const void* dispatch = nullptr;
-  const void* dispatch_belt = nullptr;  // rows by bulk copies (dispatch_movers.hpp), of compute capability 9.0
-  const void* combine = nullptr;
+struct WholeKernel {
+  const void* function = nullptr;
   int threads = 0;
+
+  int warps() const { return threads / 32; }
+};
+
+struct WholeKernels {
+  WholeKernel dispatch;
+  WholeKernel dispatch_belt;  // rows by bulk copies (dispatch_movers.hpp), of compute capability 9.0
+  WholeKernel combine;
 };
 
 const WholeKernels& whole_kernels();

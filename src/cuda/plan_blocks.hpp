@@ -1,5 +1,5 @@
 // The plan by many blocks at once: the fast twin of protocol/plan.hpp, which leaves the same tensors. Each block takes a run of
-// tokens, 128 at a time, with a bit a token for every expert and rank: a token's ordinal is then a count of bits, whatever
+// tokens, a tile at a time, with a bit a token for every expert and rank: a token's ordinal is then a count of bits, whatever
 // the order of the threads. Between its two passes the blocks meet once.
 #pragma once
 
@@ -11,14 +11,16 @@
 
 namespace heddle {
 
-inline constexpr int kTileTokens = 128;
-inline constexpr int kTileWords = kTileTokens / 32;
+inline constexpr int kLeastTile = 128;  // tokens; smaller ones make more blocks whose counts all add up
+inline constexpr int kMostTile = 256;
+inline constexpr int kTileWords = kMostTile / 32;
 
 /// A set of the tokens of one tile.
 struct TileSet {
   uint32_t words[kTileWords];
 
-  HEDDLE_HD void add(int token) { or_shared(&words[token / 32], 1u << (token % 32)); }
+  /// Whether it was there.
+  HEDDLE_HD bool add(int token) { return or_shared(&words[token / 32], 1u << (token % 32)) >> (token % 32) & 1; }
   HEDDLE_HD bool has(int token) const { return words[token / 32] >> (token % 32) & 1; }
   HEDDLE_HD int count() const {
     int bits = 0;
@@ -36,24 +38,28 @@ struct TileSet {
 /// Bytes of shared memory a block needs.
 HEDDLE_HD constexpr int64_t plan_shared_bytes(const Topology& topo) {
   const int64_t columns = int64_t{topo.world} + topo.experts;
-  return columns * static_cast<int64_t>(sizeof(TileSet) + 2 * sizeof(int32_t));
+  return columns * static_cast<int64_t>(sizeof(TileSet) + 2 * sizeof(int32_t)) + static_cast<int64_t>(sizeof(uint32_t));
 }
 
 template <class Coop>
 class BlockPlanner {
  public:
-  HEDDLE_HD BlockPlanner(const Coop& coop, const Topology& topo, const PlanView& plan)
-      : coop_(coop), topo_(topo), plan_(plan), columns_(topo.world + topo.experts) {
-    sets_ = reinterpret_cast<TileSet*>(coop.shared());
+  /// `memory`: the block's, plan_shared_bytes() of it, 16-aligned.
+  HEDDLE_HD BlockPlanner(const Coop& coop, const Topology& topo, const PlanView& plan, std::byte* memory)
+      : coop_(coop), topo_(topo), plan_(plan), columns_(topo.world + topo.experts),
+        tile_tokens_(tile_for(static_cast<int>(ceil_div(plan.tokens, coop.blocks())))) {
+    sets_ = reinterpret_cast<TileSet*>(memory);
     totals_ = reinterpret_cast<int32_t*>(sets_ + columns_);
     pairs_ = totals_ + columns_;
     offsets_ = pairs_ + topo.experts;
+    repeats_ = reinterpret_cast<uint32_t*>(offsets_ + topo.world);
   }
 
-  /// All blocks meet between the two. Before the first, block memory may hold anything; after the second, it may be used.
+  /// All blocks meet between the two. Before the first, the memory may hold anything; after the second, it may be used.
   HEDDLE_HD void count() const {
     each(columns_, [&](int column) { totals_[column] = 0; });
     each(topo_.experts, [&](int expert) { pairs_[expert] = 0; });
+    if (coop_.thread() == 0) *repeats_ = 0;
     for (int tile = first_tile(coop_.block()); tile < first_tile(coop_.block() + 1); ++tile) {
       gather(tile, true);
       each(columns_, [&](int column) { totals_[column] += sets_[column].count(); });
@@ -78,7 +84,12 @@ class BlockPlanner {
     for (int i = coop_.thread(); i < count; i += coop_.threads()) item(i);
   }
 
-  HEDDLE_HD int tiles() const { return static_cast<int>(ceil_div(plan_.tokens, kTileTokens)); }
+  /// Tokens dealt out once are cheaper than two tiles for some blocks.
+  HEDDLE_HD static int tile_for(int share) {
+    const int whole = (share + 31) / 32 * 32;
+    return whole < kLeastTile ? kLeastTile : whole > kMostTile ? kMostTile : whole;
+  }
+  HEDDLE_HD int tiles() const { return static_cast<int>(ceil_div(plan_.tokens, tile_tokens_)); }
   /// Blocks that have tiles: the first ones. The last block of all has the least to do, and writes what is the whole batch's.
   HEDDLE_HD int sharers() const { return tiles() < coop_.blocks() ? tiles() : coop_.blocks(); }
   HEDDLE_HD int first_tile(int block) const {
@@ -87,8 +98,8 @@ class BlockPlanner {
   }
   HEDDLE_HD int num_tiles(int block) const { return first_tile(block + 1) - first_tile(block); }
   HEDDLE_HD int tokens_of(int tile) const {
-    const int left = plan_.tokens - tile * kTileTokens;
-    return left < kTileTokens ? left : kTileTokens;
+    const int left = plan_.tokens - tile * tile_tokens_;
+    return left < tile_tokens_ ? left : tile_tokens_;
   }
   HEDDLE_HD const int32_t* columns_of(int64_t token) const { return plan_.ids + token * plan_.topk; }
   /// A block's counts: [R] tokens for each rank, [E] rows, [E] pairs of each expert.
@@ -101,20 +112,34 @@ class BlockPlanner {
     coop_.block_sync();
     each(columns_, [&](int column) { sets_[column] = {}; });
     coop_.block_sync();
-    const int64_t first = int64_t{tile} * kTileTokens;
+    const int64_t first = int64_t{tile} * tile_tokens_;
     if (plan_.topk == 0) {
       each(tokens_of(tile) * topo_.world, [&](int i) {
         if (plan_.in_rank[first * topo_.world + i] != 0) sets_[i % topo_.world].add(i / topo_.world);
       });
     }
-    each(tokens_of(tile) * plan_.topk, [&](int i) {
-      const int32_t id = columns_of(first)[i];
+    each_id(tile, [&](int i, int32_t id) {
       if (id < 0) return;
       sets_[topo_.owner_of(id)].add(i / plan_.topk);
-      sets_[topo_.world + id].add(i / plan_.topk);
+      if (sets_[topo_.world + id].add(i / plan_.topk)) or_shared(repeats_, 1);
       if (count_pairs) add_shared(&pairs_[id], 1);
     });
     coop_.block_sync();
+  }
+
+  /// item(i, id) for each column i of the tile's tokens.
+  template <class Item>
+  HEDDLE_HD void each_id(int tile, Item item) const {
+    constexpr int kAhead = 4;  // loads that are waited for together
+    const int32_t* ids = columns_of(int64_t{tile} * tile_tokens_);
+    const int count = tokens_of(tile) * plan_.topk;
+    for (int first = coop_.thread(); first < count; first += kAhead * coop_.threads()) {
+      int32_t held[kAhead];
+      for (int h = 0; h < kAhead; ++h) held[h] = first + h * coop_.threads() < count ? ids[first + h * coop_.threads()] : -1;
+      for (int h = 0; h < kAhead; ++h) {
+        if (first + h * coop_.threads() < count) item(first + h * coop_.threads(), held[h]);
+      }
+    }
   }
 
   HEDDLE_HD void publish() const {
@@ -164,18 +189,18 @@ class BlockPlanner {
   }
 
   HEDDLE_HD void assign(int tile) const {
-    const int first = tile * kTileTokens;
+    const int first = tile * tile_tokens_;
+    const bool repeats = *repeats_ != 0;
     each(tokens_of(tile) * topo_.world, [&](int i) {
       const int token = i / topo_.world, rank = i % topo_.world;
       const bool goes = sets_[rank].has(token);
       if (plan_.topk > 0) plan_.in_rank[static_cast<int64_t>(first) * topo_.world + i] = goes;
       if (goes) plan_.send_tokens[offsets_[rank] + totals_[rank] + sets_[rank].before(token)] = first + token;
     });
-    each(tokens_of(tile) * plan_.topk, [&](int i) {
-      const int token = i / plan_.topk, k = i % plan_.topk;
-      const int32_t* ids = columns_of(first + token);
-      const int column = topo_.world + ids[k];
-      const bool counts = ids[k] >= 0 && is_first_of_expert(ids, k);
+    each_id(tile, [&](int i, int32_t id) {
+      const int token = i / plan_.topk;
+      const int column = topo_.world + id;
+      const bool counts = id >= 0 && (!repeats || is_first_of_expert(columns_of(first + token), i % plan_.topk));
       plan_.ordinals[static_cast<int64_t>(first) * plan_.topk + i] =
           counts ? totals_[column] + sets_[column].before(token) : -1;
     });
@@ -189,12 +214,14 @@ class BlockPlanner {
   int32_t* totals_;
   int32_t* pairs_;
   int32_t* offsets_;
+  uint32_t* repeats_;  // not 0: a token of this block chose an expert twice
+  int tile_tokens_;
 };
 
 /// At most as many blocks as lanes that PlanView::scratch was made for.
 template <class Coop>
 HEDDLE_HD void make_plan_by_blocks(const Coop& coop, const Topology& topo, const PlanView& plan) {
-  const BlockPlanner<Coop> planner(coop, topo, plan);
+  const BlockPlanner<Coop> planner(coop, topo, plan, coop.shared());
   planner.count();
   coop.sync();
   planner.assign_all();

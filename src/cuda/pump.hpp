@@ -6,7 +6,9 @@
 // dealt: blocks are not equally fast; but each worker's first item is fixed.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "base/math.hpp"
 #include "cuda/pump_state.hpp"
@@ -64,8 +66,15 @@ class Claims {
 struct PairRun {
   int64_t first = 0;
   int64_t base = -1;
+  int64_t listed = 0;  // of a dispatch's rows out: where their tokens begin in PlanView::send_tokens
   int32_t count = 0;
   int32_t direct = 0;
+};
+
+/// A row of a pair's run.
+struct PairPlace {
+  int peer;  // -1: none
+  uint32_t place;
 };
 
 /// Items that a worker claims at once, so that its lanes look up what they need together: a look takes as long as moving a
@@ -74,12 +83,46 @@ inline constexpr int kMostOfRun = 4;
 
 /// In the memory of a block. Most of it says what global memory says, too: there, each look costs what moving half a
 /// row costs, as releases of the publisher empty the block's cache.
-struct PumpBoard {
+struct alignas(16) PumpBoard {
   Board board;
   PairRun out[kMaxRanks];
   PairRun in[kMaxRanks];
   uint64_t in_is_noted = 0;  // 1: a worker is at it, 2: it is done; atomic
   int64_t notes[kMostWorkers][kMostOfRun];
+};
+
+template <class Port>
+HEDDLE_HD HEDDLE_APART Arrival await_tag(Port& port, const Call& call, const Wait& wait) {
+  return await(port, call, wait);
+}
+
+/// Copies of a launch's arguments in the memory of its block, for functions that are not inlined: they have the launch's own by
+/// address, behind a cache that releases empty.
+template <class Args, class Port>
+class NearArgs {
+ public:
+  /// By all threads of the block; then they meet.
+  template <class Coop>
+  HEDDLE_HD void copy(const Coop& coop, const Args& args, const Port& port) {
+    copy_words(coop, args_, &args, sizeof(Args));
+    copy_words(coop, port_, &port, sizeof(Port));
+    coop.block_sync();
+  }
+  HEDDLE_HD const Args& args() const { return *reinterpret_cast<const Args*>(args_); }
+  HEDDLE_HD Port& port() { return *reinterpret_cast<Port*>(port_); }
+
+ private:
+  template <class Coop>
+  HEDDLE_HD static void copy_words(const Coop& coop, std::byte* to, const void* from, size_t bytes) {
+    constexpr size_t kWord = sizeof(uint32_t);
+    for (size_t at = static_cast<size_t>(coop.thread()) * kWord; at < bytes; at += static_cast<size_t>(coop.threads()) * kWord) {
+      memcpy(to + at, static_cast<const std::byte*>(from) + at, kWord);
+    }
+  }
+
+  static_assert(sizeof(Args) % sizeof(uint32_t) == 0 && sizeof(Port) % sizeof(uint32_t) == 0);
+  alignas(16) std::byte args_[sizeof(Args)];
+  alignas(16) std::byte port_[sizeof(Port)];
 };
 
 /// By all lanes of the one worker that is_last_sender(). `rows(peer)` puts.
@@ -152,8 +195,9 @@ class Pump {
   /// The block that opens the lane and meets the peers. The last one has the least to do with a plan.
   HEDDLE_HD bool meets_peers() const { return coop_.block() == coop_.blocks() - 1; }
 
-  /// Claims runs of items below count; calls item(i, look(i)) for each until one returns false. Lanes do the looks of a run
-  /// together. Senders' queue: each sender has a first run; the other queues: each mover that is no sender.
+  /// Claims runs of items below count; calls item(i, look(i)) for each until one returns false, and at the end, if none did,
+  /// item(kNoItem, 0). Lanes do the looks of a run together. Senders' queue: each sender has a first run; the other queues:
+  /// each mover that is no sender.
   template <class Look, class Item>
   HEDDLE_HD void work(Queue queue, int64_t count, const Look& look, const Item& item) {
     const bool sends = queue == Queue::send;
@@ -174,7 +218,9 @@ class Pump {
         if (!item(i + k, notes[k])) return;
       }
     }
+    item(kNoItem, 0);
   }
+  static constexpr int64_t kNoItem = -1;
 
   /// Short where there are few items for each: the last run of one worker keeps all others waiting.
   HEDDLE_HD static int64_t run_length(int64_t count, int64_t workers) {
@@ -214,10 +260,11 @@ class Pump {
     }
     return most;
   }
-  /// Items go round the others: item i is piece i / others of this peer.
-  HEDDLE_HD int other_of(uint32_t item, uint32_t others) const {
-    const uint32_t peer = static_cast<uint32_t>(call_.ctx.topo.rank) + 1 + item % others;
-    return static_cast<int>(peer < others + 1 ? peer : peer - others - 1);
+  /// Items go round the others.
+  HEDDLE_HD PairPlace of_others(uint32_t item, uint32_t others) const {
+    const uint32_t place = others == 1 ? item : item / others;
+    const uint32_t peer = static_cast<uint32_t>(call_.ctx.topo.rank) + 1 + item - place * others;
+    return {static_cast<int>(peer < others + 1 ? peer : peer - others - 1), place};
   }
 
   /// By one lane.
@@ -229,9 +276,9 @@ class Pump {
   /// By one lane.
   HEDDLE_HD Arrival await_piece(int source, int round, int64_t tag, uint64_t deadline) const {
     if (has_piece(source, round, tag)) return Arrival::here;
-    const Arrival arrival = await(port_, call_, {.peer = source, .awaited = Awaited::rows,
-                                                 .wanted = tag_value(seq_, round), .deadline = deadline,
-                                                 .at = tag_of(source, tag)});
+    const Arrival arrival = await_tag(port_, call_, {.peer = source, .awaited = Awaited::rows,
+                                                     .wanted = tag_value(seq_, round), .deadline = deadline,
+                                                     .at = tag_of(source, tag)});
     if (arrival == Arrival::masked) store_relaxed(&state_->late[source], 1);
     return arrival;
   }

@@ -1,6 +1,6 @@
 // A worker's stages in block memory, by which rows pass from one place to another while no register holds them: the loads of
-// a row run while the one before is handed on, and the stores of that one while the next is waited for. At most one row has
-// been begun and not handed on when another begins.
+// a row run while the one before is handed on. At most one row has been begun and not handed on when another begins; what was
+// handed on before that one has been read from its stage by then.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace heddle {
 
-inline constexpr int kBeltStages = 3;  // one loads, one is handed on, one is being stored
+inline constexpr int kBeltStages = 2;  // with three, fewer workers have room, and each waits as often
 inline constexpr int64_t kBeltAlign = 128;
 
 /// Memory of a block's belts: gates [workers][kBeltStages], then stages.
@@ -50,13 +50,13 @@ class RowBelt {
   HEDDLE_HD void open() const {
     if (coop_.lane() != 0) return;
     for (int stage = 0; stage < kBeltStages; ++stage) bulk::open_gate(gates_ + stage);
-    bulk::fence();
+    bulk::fence_block();
   }
 
   HEDDLE_HD std::byte* at(const Seat& seat) const { return stages_ + seat.stage * stage_bytes_; }
   HEDDLE_HD BulkGate* gate(const Seat& seat) const { return gates_ + seat.stage; }
 
-  /// For a row that begins; exactly one load of it goes by the gate.
+  /// For a row that begins; one lane expects it, once, and all loads of it go by the gate.
   HEDDLE_HD Seat next() {
     const Seat seat = take(stage_);
     stage_ = stage_ + 1 == kBeltStages ? 0 : stage_ + 1;

@@ -5,6 +5,11 @@
 
 namespace heddle {
 
+/// Fewer threads than Grid::kMaxThreads leave each more registers: local memory is as slow as the GPU's wherever releases empty
+/// the cache.
+inline constexpr int kDispatchThreads = 384;
+inline constexpr int kCombineThreads = 512;
+
 template <template <class, class> class Mover>
 __device__ void run_dispatch(const DirectPort& port, const DispatchArgs& args, const Site& site, int movers) {
   if (site.is_rehearsal) return;
@@ -22,13 +27,13 @@ __device__ void run_dispatch(const DirectPort& port, const DispatchArgs& args, c
   });
 }
 
-extern "C" __global__ void __launch_bounds__(Grid::kMaxThreads, 1)
+extern "C" __global__ void __launch_bounds__(kDispatchThreads, 1)
     heddle_dispatch_whole(const __grid_constant__ DirectPort port, const __grid_constant__ DispatchArgs args,
                           const __grid_constant__ Site site, const __grid_constant__ int movers) {
   run_dispatch<DispatchLanes>(port, args, site, movers);
 }
 
-extern "C" __global__ void __launch_bounds__(Grid::kMaxThreads, 1)
+extern "C" __global__ void __launch_bounds__(kDispatchThreads, 1)
     heddle_dispatch_belt(const __grid_constant__ DirectPort port, const __grid_constant__ DispatchArgs args,
                          const __grid_constant__ Site site, const __grid_constant__ int movers) {
 #if __CUDA_ARCH__ >= 900  // bulk copies
@@ -36,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(Grid::kMaxThreads, 1)
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(Grid::kMaxThreads, 1)
+extern "C" __global__ void __launch_bounds__(kCombineThreads, 1)
     heddle_combine_whole(const __grid_constant__ DirectPort port, const __grid_constant__ CombineArgs args,
                          const __grid_constant__ Site site, const __grid_constant__ int movers) {
   if (site.is_rehearsal) return;
@@ -52,10 +57,10 @@ extern "C" __global__ void __launch_bounds__(Grid::kMaxThreads, 1)
 }
 
 const WholeKernels& whole_kernels() {
-  static const WholeKernels kernels{.dispatch = reinterpret_cast<const void*>(heddle_dispatch_whole),
-                                    .dispatch_belt = reinterpret_cast<const void*>(heddle_dispatch_belt),
-                                    .combine = reinterpret_cast<const void*>(heddle_combine_whole),
-                                    .threads = Grid::kMaxThreads};
+  static const WholeKernels kernels{
+      .dispatch = {reinterpret_cast<const void*>(heddle_dispatch_whole), kDispatchThreads},
+      .dispatch_belt = {reinterpret_cast<const void*>(heddle_dispatch_belt), kDispatchThreads},
+      .combine = {reinterpret_cast<const void*>(heddle_combine_whole), kCombineThreads}};
   return kernels;
 }
 

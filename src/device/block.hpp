@@ -17,11 +17,12 @@
 
 namespace heddle {
 
-HEDDLE_HD inline void or_shared(uint32_t* word, uint32_t bits) {
+/// What was there before.
+HEDDLE_HD inline uint32_t or_shared(uint32_t* word, uint32_t bits) {
 #if HEDDLE_ON_DEVICE
-  atomicOr(word, bits);
+  return atomicOr(word, bits);
 #else
-  std::atomic_ref<uint32_t>(*word).fetch_or(bits, std::memory_order_relaxed);
+  return std::atomic_ref<uint32_t>(*word).fetch_or(bits, std::memory_order_relaxed);
 #endif
 }
 

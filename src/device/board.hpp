@@ -63,9 +63,15 @@ class Desk {
   /// What lane 0 has; the others pass anything.
   HEDDLE_HD uint64_t tell(uint64_t value) const {
     coop_.worker_sync();
+#if HEDDLE_ON_DEVICE
+    value = __shfl_sync(0xFFFFFFFFu, static_cast<unsigned long long>(value), 0);
+#else
     if (coop_.lane() == 0) board_->told[worker_] = value;
     coop_.worker_sync();
-    return board_->told[worker_];
+    value = board_->told[worker_];
+#endif
+    coop_.worker_sync();
+    return value;
   }
 
   /// The largest of all lanes' values.

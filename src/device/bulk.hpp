@@ -1,6 +1,6 @@
 // Rows that pass through a block's memory by bulk copies: one lane asks for many bytes, and no register holds them. On a
 // GPU of compute capability 9.0 and later; elsewhere has_bulk() is false and these functions are for tests.
-//   lane 0   load() into block memory, counted by a gate; store() from there; commit() ends a group of stores
+//   a lane   load() into block memory, counted by a gate; store() from there; commit() ends a group of the lane's stores
 //   lanes    copy_word() single words into block memory; commit_words() ends a group of them
 // Addresses and lengths of load() and store() are multiples of 16.
 #pragma once
@@ -27,8 +27,9 @@ namespace bulk {
 #if HEDDLE_ON_DEVICE && __CUDA_ARCH__ >= 900
 
 HEDDLE_HD inline void open_gate(BulkGate* gate) { gate_init(&gate->word); }
+/// By one lane: so many bytes will come by load().
+HEDDLE_HD inline void expect(BulkGate* gate, uint32_t bytes) { gate_expect(&gate->word, bytes); }
 HEDDLE_HD inline void load(BulkGate* gate, void* to, const void* from, uint32_t bytes) {
-  gate_expect(&gate->word, bytes);
   load_bulk(to, from, bytes, &gate->word);
 }
 /// All lanes: whether the gate has opened for the `turn`-th time, 0 or 1, of every other.
@@ -38,9 +39,11 @@ HEDDLE_HD inline void commit() { asm volatile("cp.async.bulk.commit_group;" ::: 
 /// All stores, or all but those of the last group, have been made; reads: have been read from block memory.
 HEDDLE_HD inline void wait_stores_but_one() { asm volatile("cp.async.bulk.wait_group 1;" ::: "memory"); }
 HEDDLE_HD inline void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-HEDDLE_HD inline void wait_reads_but_one() { asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory"); }
-/// What lanes have stored into block memory, a store() shall see; and what has been acquired, a load().
-HEDDLE_HD inline void fence() { asm volatile("fence.proxy.async;" ::: "memory"); }
+HEDDLE_HD inline void wait_reads() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+/// What the lane has stored into block memory, a store() shall see.
+HEDDLE_HD inline void fence_block() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+/// What the lane has acquired, a load() shall see. (One fence for both kinds of memory would wait for all stores of the lane.)
+HEDDLE_HD inline void fence_device() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 HEDDLE_HD inline void copy_word(void* to, const void* from) { word_async(to, from); }
 HEDDLE_HD inline void commit_words() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -50,14 +53,16 @@ HEDDLE_HD inline void wait_words() { asm volatile("cp.async.wait_group 0;" ::: "
 #else
 
 HEDDLE_HD inline void open_gate(BulkGate*) {}
+HEDDLE_HD inline void expect(BulkGate*, uint32_t) {}
 HEDDLE_HD inline void load(BulkGate*, void* to, const void* from, uint32_t bytes) { memcpy(to, from, bytes); }
 HEDDLE_HD inline bool is_open(const BulkGate*, uint32_t) { return true; }
 HEDDLE_HD inline void store(void* to, const void* from, uint32_t bytes) { memcpy(to, from, bytes); }
 HEDDLE_HD inline void commit() {}
 HEDDLE_HD inline void wait_stores_but_one() {}
 HEDDLE_HD inline void wait_stores() {}
-HEDDLE_HD inline void wait_reads_but_one() {}
-HEDDLE_HD inline void fence() {}
+HEDDLE_HD inline void wait_reads() {}
+HEDDLE_HD inline void fence_block() {}
+HEDDLE_HD inline void fence_device() {}
 HEDDLE_HD inline void copy_word(void* to, const void* from) { memcpy(to, from, sizeof(uint32_t)); }
 HEDDLE_HD inline void commit_words() {}
 HEDDLE_HD inline void wait_words_but_one() {}

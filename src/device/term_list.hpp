@@ -19,18 +19,16 @@ class TermList {
 #endif
   }
 
-  /// By all lanes: term(k) of all k below `count`, in order, those without a row left out. A lane may be asked for any k.
+  /// By all lanes: adds term(k) of all k below `count`, in order, those without a row left out. A lane may be asked for any k.
   template <class TermOf>
   HEDDLE_HD void gather(int count, const TermOf& term) {
 #if HEDDLE_ON_DEVICE
-    for (int k = coop_.lane(); k < count; k += coop_.lanes()) terms_[k] = term(k);
-    coop_.worker_sync();
-    for (int k = 0; k < count; ++k) {
-      const Term found = terms_[k];
-      if (found.row == nullptr) continue;
-      coop_.worker_sync();  // all lanes have read what one of them overwrites
-      if (coop_.lane() == 0) terms_[count_] = found;
-      ++count_;
+    for (int first = 0; first < count; first += 32) {
+      const int k = first + coop_.lane();
+      const Term found = k < count ? term(k) : Term{};
+      const uint32_t all = __ballot_sync(0xFFFFFFFFu, found.row != nullptr);
+      if (found.row != nullptr) terms_[count_ + __popc(all & ((1u << coop_.lane()) - 1))] = found;
+      count_ += __popc(all);
     }
 #else
     for (int k = 0; k < count; ++k) {

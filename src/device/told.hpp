@@ -49,4 +49,16 @@ HEDDLE_HD ToldByLanes<Coop, Value, kMost, Make> told_by_lanes(const Coop& coop, 
   return {coop, count, make};
 }
 
+/// False: `value` is false in all lanes. All lanes of the worker call together; where lanes cannot ask one another, it may be
+/// true all the same.
+template <class Coop>
+HEDDLE_HD bool may_hold_in_any(const Coop&, bool value) {
+#if HEDDLE_ON_DEVICE
+  return __any_sync(0xFFFFFFFFu, value);
+#else
+  (void)value;
+  return true;
+#endif
+}
+
 }  // namespace heddle

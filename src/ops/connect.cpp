@@ -29,7 +29,8 @@ constexpr int64_t kGpuStep = int64_t{64} << 20;
 
 void check_config(const Config& config, int ranks) {
   HEDDLE_CHECK(ranks <= kMaxRanks, "Buffer: {} ranks, at most {}", ranks, kMaxRanks);
-  HEDDLE_CHECK(config.experts >= 1, "Buffer: experts = {}, legal: 1 or more", config.experts);
+  HEDDLE_CHECK(config.experts >= 1 && config.experts <= kMaxExperts, "Buffer: experts = {}, legal: 1 to {}", config.experts,
+               kMaxExperts);
   HEDDLE_CHECK(config.max_tokens >= 0, "Buffer: max_tokens = {}, legal: 0 (no limit) or more", config.max_tokens);
   HEDDLE_CHECK(config.threads >= 1 && config.threads <= 256, "Buffer: threads = {}, legal: 1 to 256", config.threads);
   HEDDLE_CHECK(config.num_sms >= 0, "Buffer: num_sms = {}, legal: 0 (all) or more", config.num_sms);

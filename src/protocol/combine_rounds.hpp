@@ -76,14 +76,16 @@ struct ResultPlace {
   }
 };
 
+/// The source's late weights for its `number`-th token here; null if there are none.
+HEDDLE_HD inline const float* late_weights(const std::byte* window, const Call& call, int source, int64_t number) {
+  if (call.shape.weights != Weights::late) return nullptr;
+  return reinterpret_cast<const float*>(table_from(window, call, source)) + number * call.shape.topk;
+}
+
 HEDDLE_HD inline ResultWriter writer_of(const std::byte* window, const CombineArgs& args, const ResultPlace& result,
                                         const Columns& columns) {
-  const float* late = nullptr;
-  if (args.call.shape.weights == Weights::late) {
-    late = reinterpret_cast<const float*>(table_from(window, args.call, result.source)) +
-           result.number * args.call.shape.topk;
-  }
-  return {.args = args, .i = result.row(args), .late = late, .columns = columns};
+  return {.args = args, .i = result.row(args), .late = late_weights(window, args.call, result.source, result.number),
+          .columns = columns};
 }
 
 /// Builds one row at an offset of the source's window; nothing is announced.
@@ -123,14 +125,35 @@ HEDDLE_HD inline const std::byte* results_from(const std::byte* window, const Ca
   return window + call.ctx.window.range(Kind::combine, call.state->lane, owner) + range.slots;
 }
 
+/// Whether this rank's results for its own tokens are summed where the experts left them, so that no window need hold them:
+/// token-major rows, which are copied as they are. Not where one is dropped and counts as zeros.
+HEDDLE_HD inline bool own_results_stay(const CombineArgs& args) {
+  return args.layout == Layout::token_major && !args.call.shape.row_weights && !is_unreduced(args.call.shape) &&
+         args.experts.dtype == args.call.shape.wire && args.route.recv_offset[args.call.ctx.topo.world] <= args.experts.rows;
+}
+
+/// The number of one of this rank's tokens among those that its own dispatch brought it; -1: none of its experts is here.
+HEDDLE_HD inline int64_t own_number(const CombineArgs& args, int64_t token) {
+  const Topology& topo = args.call.ctx.topo;
+  if (args.plan.in_rank[token * topo.world + topo.rank] == 0) return -1;
+  const int32_t* tokens = args.route.recv_token + args.route.recv_offset[topo.rank];
+  const int64_t count = received_from(args, topo.rank);
+  const int64_t missing = args.plan.tokens - count;  // so many at most are left out before it
+  const int64_t first = token > missing ? token - missing : 0;
+  const int64_t end = token < count ? token + 1 : count;
+  const int64_t number = first + lower_bound(tokens + first, end - first, token);
+  return number < count && tokens[number] == token ? number : -1;
+}
+
 /// A token of this rank, at `in_window` of the round: the sum over all owners, or some of its columns. `from(owner)` is
-/// results_from().
+/// results_from(); `own` this rank's own row for it, if that lies in no window.
 template <class Coop, class From>
 HEDDLE_HD void sum_token(const Coop& coop, const CombineArgs& args, int64_t token, int64_t in_window,
-                         const Columns& columns, const Range& range, const From& from) {
+                         const Columns& columns, const Range& range, const From& from, const std::byte* own = nullptr) {
   const Call& call = args.call;
   const bool unreduced = is_unreduced(call.shape);
   const auto place_of = [&](int owner, int k) -> const std::byte* {
+    if (own != nullptr && owner == call.ctx.topo.rank) return own;
     const std::byte* results = from(owner);
     const int64_t place = in_window * places_of(call.shape) + (unreduced ? k : 0);
     return results == nullptr ? nullptr : results + place * range.stride;

@@ -112,7 +112,7 @@ HEDDLE_HD inline ArrivedRow arrived_row(const std::byte* window, const DispatchA
 
 template <class Coop>
 HEDDLE_HD void place_row(const Coop& coop, const DispatchArgs& args, const RowPlace& row, const ArrivedRow& arrived) {
-  const RowReader reader{.args = args, .source = row.peer, .row = arrived};
+  const RowReader reader{.args = args, .experts = LocalExperts::of(args.call.ctx.topo), .source = row.peer, .row = arrived};
   reader.place(coop,
                args.route.recv_offset[row.peer] + row.round * int64_t{args.call.state->slots[row.peer]} + row.place);
 }

@@ -125,8 +125,17 @@ struct HitWord {
   int32_t row;      // grouped layouts: of the output; kDropped, or -1 if not local or not the first column
 };
 
+/// Experts of one rank.
+struct LocalExperts {
+  int32_t first = 0;
+  int32_t count = 0;
+
+  HEDDLE_HD static LocalExperts of(const Topology& topo) { return {topo.first_expert(topo.rank), topo.num_local(topo.rank)}; }
+};
+
 struct RowReader {
   const DispatchArgs& args;
+  LocalExperts experts;  // of this rank
   int source;
   ArrivedRow row;
   const int32_t* expert_row = nullptr;  // the route's, or a nearer copy
@@ -145,7 +154,7 @@ struct RowReader {
     if (i >= args.route.capacity) return;
     const Shape& shape = args.call.shape;
     const int64_t topk = shape.topk;
-    const auto load_route = [&](int64_t k) { return RouteWord{row.ids[k], row.ordinals[k], weight(static_cast<int>(k))}; };
+    const auto load_route = [&](int64_t k) { return route_word(static_cast<int>(k)); };
     const auto load_scale = [&](int64_t word) { return row.scales.words[word * row.scales.stride]; };
     const HeldWords<RouteWord, 1> route(coop, topk, load_route);
     const HeldWords<uint32_t, 2> scales(coop, shape.scale_words, load_scale);
@@ -166,34 +175,85 @@ struct RowReader {
     }
     if (coop.lane() == 0) args.route.recv_token[i] = token;
     if (!grouped && coop.lane() == 0 && i < args.out.rows) place_source(i, token);
-    route.store(coop, topk, load_route, [&](int64_t k, const RouteWord& word) { place_hit(i, static_cast<int>(k), word, token); });
+    const bool repeats = grouped && may_repeat(coop);
+    route.store(coop, topk, load_route, [&](int64_t k, const RouteWord& word) {
+      const HitWord hit = hit_of(word);
+      place_hit(i, static_cast<int>(k), hit, repeats, token);
+    });
+  }
+
+  /// As place(), where put(row, k) stores payload and scales of hit k at a row of the output: each row by one lane, all lanes at
+  /// once. Token-major, k is 0.
+  template <class Coop, class Put>
+  HEDDLE_HD void place_by_lanes(const Coop& coop, int64_t i, const Put& put) const {
+    if (i >= args.route.capacity) return;
+    const bool grouped = args.call.shape.layout != Layout::token_major;
+    const int32_t token = row.token_at == nullptr ? row.token : *row.token_at;
+    const bool repeats = grouped && may_repeat(coop);
+    if (coop.lane() == 0) {
+      args.route.recv_token[i] = token;
+      if (!grouped && i < args.out.rows) {
+        put(i, 0);
+        place_source(i, token);
+      }
+    }
+    for (int k = coop.lane(); k < args.call.shape.topk; k += coop.lanes()) {
+      const HitWord hit = hit_of(route_word(k));
+      if (hit.row >= 0) put(hit.row, k);
+      place_hit(i, k, hit, repeats, token);
+    }
+  }
+
+  /// found(row) by the lane that has the row's first hit.
+  template <class Coop, class Found>
+  HEDDLE_HD void find_first_hit(const Coop& coop, const Found& found) const {
+    for (int k = coop.lane(); k < args.call.shape.topk; k += coop.lanes()) {
+      const HitWord hit = hit_of(route_word(k));
+      if (hit.row >= 0 && is_first_hit(k)) found(hit.row);
+    }
+  }
+
+  HEDDLE_HD bool is_first_hit(int k) const {
+    for (int earlier = 0; earlier < k; ++earlier) {
+      if (hit_of(route_word(earlier)).row >= 0) return false;
+    }
+    return true;
   }
 
  private:
   HEDDLE_HD float weight(int k) const { return row.weights == nullptr ? 0.0f : row.weights[k]; }
+  HEDDLE_HD RouteWord route_word(int k) const { return {row.ids[k], row.ordinals[k], weight(k)}; }
+
+  /// False: no expert was chosen twice.
+  template <class Coop>
+  HEDDLE_HD bool may_repeat(const Coop& coop) const {
+    bool repeats = false;
+    for (int k = coop.lane(); k < args.call.shape.topk; k += coop.lanes()) {
+      repeats |= row.ids[k] >= 0 && row.ordinals[k] < 0;
+    }
+    return may_hold_in_any(coop, repeats);
+  }
 
   HEDDLE_HD HitWord hit_of(const RouteWord& word) const {
-    const Topology& topo = args.call.ctx.topo;
-    const int32_t local = word.id - topo.first_expert(topo.rank);
-    if (word.id < 0 || local < 0 || local >= topo.num_local(topo.rank)) return {-1, 0.0f, -1};
+    const int32_t local = word.id - experts.first;
+    if (word.id < 0 || local < 0 || local >= experts.count) return {-1, 0.0f, -1};
     HitWord hit{local, word.weight, -1};
     if (args.call.shape.layout == Layout::token_major || word.ordinal < 0) return hit;
     const int32_t* first = expert_row == nullptr ? args.route.expert_row : expert_row;
-    const int64_t at = int64_t{first[local * topo.world + source]} + word.ordinal;
+    const int64_t at = int64_t{first[local * args.call.ctx.topo.world + source]} + word.ordinal;
     hit.row = at < args.out.rows ? static_cast<int32_t>(at) : kDropped;
     return hit;
   }
 
   /// What the handle and the output say of column k, by one lane.
-  HEDDLE_HD void place_hit(int64_t i, int k, const RouteWord& word, int32_t token) const {
-    const HitWord hit = hit_of(word);
+  HEDDLE_HD void place_hit(int64_t i, int k, const HitWord& hit, bool repeats, int32_t token) const {
     const int64_t at = i * args.call.shape.topk + k;
     args.route.recv_ids[at] = hit.local;
     args.route.recv_weights[at] = hit.weight;
     if (args.call.shape.layout != Layout::token_major) {
       args.route.row_of[at] = hit.row;
       if (hit.row < 0) return;
-      args.out.row_weights[hit.row] = weight_of(k);
+      args.out.row_weights[hit.row] = repeats ? weight_of(k) : hit.weight;
       return place_source(hit.row, token);
     }
     if (i >= args.out.rows) return;
