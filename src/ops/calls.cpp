@@ -233,7 +233,7 @@ std::function<void()> Calls::hook_of(std::shared_ptr<InFlight> call) {
 Received Calls::dispatch(const Plan& plan, const DispatchInput& input, const DispatchOptions& options) {
   const std::lock_guard lock(mutex_);
   const auto call = start(Kind::dispatch, options.on, [&] {
-    return std::make_shared<DispatchCall>(*this, PlanForDispatch{PlanAccess::data(plan), {}}, input, options,
+    return std::make_shared<DispatchCall>(*this, PlanForDispatch{.plan = PlanAccess::data(plan)}, input, options,
                                           Use::first);
   });
   call->complete();
@@ -262,7 +262,7 @@ Received Calls::dispatch_again(const Handle& handle, const DispatchInput& input,
     same.layout = route.layout;
     same.alignment = route.alignment;
     same.max_tokens = route.max_tokens;
-    return std::make_shared<DispatchCall>(*this, PlanForDispatch{route.plan, {}}, input, same, Use::again);
+    return std::make_shared<DispatchCall>(*this, PlanForDispatch{.plan = route.plan}, input, same, Use::again);
   });
   call->complete();
   return call->result();
@@ -271,7 +271,7 @@ Received Calls::dispatch_again(const Handle& handle, const DispatchInput& input,
 Split<Received> Calls::dispatch_send(const Plan& plan, const DispatchInput& input, const DispatchOptions& options) {
   const std::lock_guard lock(mutex_);
   const auto call = start(Kind::dispatch, options.on, [&] {
-    return std::make_shared<DispatchCall>(*this, PlanForDispatch{PlanAccess::data(plan), {}}, input, options,
+    return std::make_shared<DispatchCall>(*this, PlanForDispatch{.plan = PlanAccess::data(plan)}, input, options,
                                           Use::split);
   });
   return in_flight(Kind::dispatch, call);

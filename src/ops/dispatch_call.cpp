@@ -32,7 +32,7 @@ DispatchCall::DispatchCall(Calls& calls, const PlanForDispatch& made, const Disp
   state_ = calls.backend().take(sizeof(CallState));
   args_.call.state = static_cast<CallState*>(state_.get());
   args_.plan = plan_->view;
-  args_.makes_plan = made.given.data != nullptr;
+  args_.makes_plan = !made.is_made;
   args_.ids = made.given;
   args_.id_check = plan_->ids;
   args_.batch = {.x = static_cast<const std::byte*>(input.x.data),

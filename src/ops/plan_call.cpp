@@ -81,12 +81,12 @@ PlanForDispatch make_plan_for_dispatch(Calls& calls, const TensorView& ids, cons
   if (on.stream == nullptr || !calls.backend().plans_in_dispatch()) {
     Placement here = on;
     here.done = nullptr;
-    return {.plan = make_plan_data(calls, ids, here), .given = {}};
+    return {.plan = make_plan_data(calls, ids, here)};
   }
   check_ids_table(calls, ids, on);
   auto data = empty_plan(calls, ids.dim(0), ids.dim(1));
   data->ids = calls.backend().expect_ids();
-  return {.plan = std::move(data), .given = table_of(ids)};
+  return {.plan = std::move(data), .is_made = false, .given = table_of(ids)};
 }
 
 std::shared_ptr<const PlanData> make_plan_data_from_map(Calls& calls, const TensorView& map, const Placement& on) {

@@ -10,10 +10,11 @@ namespace heddle {
 std::shared_ptr<const PlanData> make_plan_data(Calls&, const TensorView& ids, const Placement&);
 std::shared_ptr<const PlanData> make_plan_data_from_map(Calls&, const TensorView& is_token_in_rank, const Placement&);
 
-/// For the one dispatch that is made next, which makes the plan where `given` is set.
+/// For the one dispatch that is made next.
 struct PlanForDispatch {
   std::shared_ptr<const PlanData> plan;
-  TableView given;
+  bool is_made = true;   // else the dispatch makes it,
+  TableView given = {};  // from these ids, which have no address where there are no tokens
 };
 
 /// Throws BadArgument.

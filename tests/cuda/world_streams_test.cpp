@@ -219,6 +219,39 @@ TensorView ones_for(const Received& received) {
   return lend(view_of(ones.data(), DType::bf16, {received.x.view.numel() / kHidden, kHidden}));
 }
 
+/// As torch lends a tensor of no rows: without an address.
+TensorView no_rows_of(TensorView view) {
+  view.data = nullptr;
+  view.shape[0] = 0;
+  view.strides.clear();
+  return view;
+}
+
+// By words and by plain steps. Between, there are batches whose plans leave other numbers in the memory of plans.
+TEST_F(Streams, ABatchWithoutTokensHasAPlan) {
+  on_gpus(2, {.timeout = milliseconds(4000)}, [](GpuRank& r, Bootstrap&) {
+    r.fill(6);
+    const TensorView ids = r.ids_view();
+    for (int round = 0; round < 16; ++round) {
+      const bool all_speak = round % 2 == 0, is_empty = !all_speak && r.index() == 1;
+      const DispatchOptions options{.layout = Layout::slab,
+                                    .quantise = round % 4 < 2 ? Quantise::none : Quantise::fp8, .on = r.here()};
+      const auto sent = r.buffer().dispatch_send(is_empty ? no_rows_of(ids) : ids,
+                                                 {.x = is_empty ? no_rows_of(r.x()) : r.x()}, options);
+      sent.receive();
+      const TensorView experts = ones_for(*sent.result);
+      const Combined back = r.buffer().combine(sent.result->handle, {.x = experts}, {.on = r.here()});
+      r.stream().wait();
+      EXPECT_EQ(back.x.view.dim(0), is_empty ? 0 : kTokens);
+      const int32_t wanted = kTokens * kTopk / kExperts * (all_speak ? 2 : 1);
+      const auto bytes = fetch(sent.result->num_per_expert.view);
+      const auto* counts = reinterpret_cast<const int32_t*>(bytes.data());
+      EXPECT_THAT(std::vector(counts, counts + kExperts / 2), ::testing::Each(wanted)) << "rank " << r.index();
+    }
+    r.expect_usable();
+  });
+}
+
 // A rank that refuses sends no words, but must clear those that came, or the lane's next call would take them for its own.
 TEST_F(Streams, ARankThatRefusesACallOfWordsClearsThem) {
   on_gpus(2, {}, [](GpuRank& r, Bootstrap&) {
