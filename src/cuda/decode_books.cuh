@@ -33,6 +33,10 @@ __device__ __noinline__ inline void note_refusal_apart(const DirectPort& port, c
   note_refusal(port.local(), call);
 }
 
+__device__ __noinline__ inline void pay_owed_apart(const DirectPort& port, const Context& ctx, DecodeState* state, int lane) {
+  pay_owed(port, ctx, state, lane, 32);
+}
+
 class DecodeBooks : protected DecodeNotes {
  protected:
   using DecodeNotes::DecodeNotes;
@@ -145,9 +149,14 @@ class DecodeBooks : protected DecodeNotes {
     const uint64_t unreceived = load_relaxed(&ledger.unreceived[kind_][mine]);
     const uint64_t incarnation = load_relaxed(&ledger.incarnation);
     const bool faulted = load_relaxed(&ledger.fault_claimed) != 0;
+    const OwedCredits owed = is_last_block() ? site_.decode->owed : OwedCredits{};
     const Credit ahead = look_at_credit(first, mine);
     const int call_lane = static_cast<int>(calls % kLanes);
     const bool mine_counts = mine == call_lane;
+    // Where the lane's last call was received just before, all ranks may owe each other what they are about to wait for.
+    if (owed.peers != 0 && owed.kind == static_cast<uint32_t>(kind_) && owed.lane == static_cast<uint32_t>(call_lane)) {
+      pay_owed_apart(port_, call_.ctx, site_.decode, lane());
+    }
     const WordWait wait{.seq = seq, .hash = decode_.hash, .deadline = port_.now() + call_.ctx.timeout_ns, .lane = call_lane};
     const bool not_received = __any_sync(kAllLanes, mine_counts && unreceived != 0);
     bool broken = faulted || not_received;

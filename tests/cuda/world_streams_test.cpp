@@ -219,6 +219,29 @@ TensorView ones_for(const Received& received) {
   return lend(view_of(ones.data(), DType::bf16, {received.x.view.numel() / kHidden, kHidden}));
 }
 
+// Each send launches the receive of its lane's last call just before itself, on all ranks at once: none may wait for credits
+// that others give after it.
+TEST_F(Streams, ReceivesOfWordsThatNobodyAsksFor) {
+  on_gpus(2, {.timeout = milliseconds(4000)}, [](GpuRank& r, Bootstrap&) {
+    const Plan plan = r.buffer().plan(r.ids_view());
+    r.fill(4);
+    r.stream().wait();
+    const Received first = r.buffer().dispatch(plan, r.input(), kToSlab);
+    const TensorView experts = ones_for(first);
+    const auto summed = fetch(r.buffer().combine(first.handle, {.x = experts}).x.view);
+    DispatchOptions here = kToSlab;
+    here.on = r.here();
+    for (int call = 0; call < 5; ++call) r.buffer().dispatch_send(plan, r.input(), here);
+    const Received last = r.buffer().dispatch(plan, r.input(), here);
+    for (int call = 0; call < 5; ++call) r.buffer().combine_send(last.handle, {.x = experts}, {.on = r.here()});
+    const Combined combined = r.buffer().combine(last.handle, {.x = experts}, {.on = r.here()});
+    r.stream().wait();
+    EXPECT_EQ(placed(last), placed(first)) << "rank " << r.index();
+    EXPECT_EQ(fetch(combined.x.view), summed) << "rank " << r.index();
+    r.expect_usable();
+  });
+}
+
 /// As torch lends a tensor of no rows: without an address.
 TensorView no_rows_of(TensorView view) {
   view.data = nullptr;
