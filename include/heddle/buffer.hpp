@@ -139,7 +139,7 @@ struct Combined {
 template <class Result>
 struct Split {
   std::shared_ptr<const Result> result;
-  std::function<void()> receive;  // once, from any thread; later calls do nothing
+  std::function<void()> receive;  // once, from any thread; else the second call after it does. Arguments are in use until then
 };
 
 /// One rank's end of the pair of operations. All ranks make the same calls in the same order. Any thread may call, one at

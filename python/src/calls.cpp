@@ -55,7 +55,7 @@ Sent<Received> dispatch_send(OwnBuffer& own, nb::handle given, nb::handle x, nb:
     return route.plan != nullptr ? buffer.dispatch_send(*route.plan, arrays.input(), all)
                                  : buffer.dispatch_send(route.ids.view, arrays.input(), all);
   });
-  return {std::move(split), std::make_shared<DispatchArrays>(std::move(arrays))};
+  return {own, std::move(split), std::make_shared<DispatchArrays>(std::move(arrays))};
 }
 
 /// The arrays of a combine, and its options with the caller's output.
@@ -90,7 +90,7 @@ Sent<Combined> combine_send(OwnBuffer& own, const Handle& handle, nb::handle x, 
   auto call = std::make_shared<CombineCall>(own, x, bias, row_weights, weights, out, waits, dtype, options, stream, num_sms);
   auto split = blocking(
       own.get(), [&](Buffer& buffer) { return buffer.combine_send(handle, call->arrays.input(), call->options); });
-  return {std::move(split), std::move(call)};
+  return {own, std::move(split), std::move(call)};
 }
 
 }  // namespace

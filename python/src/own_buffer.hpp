@@ -6,9 +6,16 @@
 
 #include <unistd.h>
 
+#include <array>
+#include <cstddef>
 #include <memory>
+#include <type_traits>
+#include <utility>
 
 namespace heddle::python {
+
+/// The arrays that a split call uses until its receive; empty after it.
+using Kept = std::shared_ptr<std::shared_ptr<void>>;
 
 class OwnBuffer {
  public:
@@ -29,9 +36,25 @@ class OwnBuffer {
 
   bool is_foreign() const { return ::getpid() != pid_; }
 
+  /// Nobody may ask for a split call's receive. Then the second call of the kind after it launches that, and nothing else holds
+  /// the arrays until then. By the thread that has sent, with the GIL held.
+  template <class Result>
+  Kept keep(std::shared_ptr<void> arrays) {
+    Lanes& lanes = open_[std::is_same_v<Result, Combined>];
+    auto kept = std::make_shared<std::shared_ptr<void>>(std::move(arrays));
+    lanes.of[lanes.sent++ % lanes.of.size()] = kept;
+    return kept;
+  }
+
  private:
   std::unique_ptr<Buffer> buffer_;
   pid_t pid_;
+
+  struct Lanes {
+    std::array<Kept, 2> of;  // of the last two split calls
+    size_t sent = 0;
+  };
+  std::array<Lanes, 2> open_;  // of dispatches, and of combines
 };
 
 }  // namespace heddle::python

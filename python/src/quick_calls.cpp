@@ -69,7 +69,7 @@ nb::tuple dispatch_slab_send(OwnBuffer& own, nb::handle ids, nb::handle x, nb::h
     return buffer.dispatch_send(arrays.ids.view, arrays.rows.input(), all);
   });
   const nb::tuple outputs = outputs_of(*split.result, !weights.is_none(), torch);
-  return nb::make_tuple(outputs, Sent<Received>{std::move(split), std::make_shared<SlabArrays>(std::move(arrays))});
+  return nb::make_tuple(outputs, Sent<Received>(own, std::move(split), std::make_shared<SlabArrays>(std::move(arrays))));
 }
 
 /// [R, 1]: tokens received from ranks 0 to i.

@@ -24,7 +24,7 @@ void bind_sent(nb::module_& m, const char* name) {
       .def_prop_ro("result", [](const Sent<Result>& sent) { return std::const_pointer_cast<Result>(sent.split.result); })
       .def("receive", [](Sent<Result>& sent, OwnBuffer& own) {
         blocking(own.get(), [&](Buffer&) { sent.split.receive(); });
-        sent.arrays.reset();
+        sent.arrays->reset();
       });
 }
 

@@ -4,6 +4,9 @@
 #include <heddle/buffer.hpp>
 
 #include <memory>
+#include <utility>
+
+#include "own_buffer.hpp"
 
 namespace heddle::python {
 
@@ -11,7 +14,10 @@ namespace heddle::python {
 template <class Result>
 struct Sent {
   Split<Result> split;
-  std::shared_ptr<void> arrays;
+  Kept arrays;
+
+  Sent(OwnBuffer& own, Split<Result> sent, std::shared_ptr<void> its_arrays)
+      : split(std::move(sent)), arrays(own.keep<Result>(std::move(its_arrays))) {}
 };
 
 }  // namespace heddle::python

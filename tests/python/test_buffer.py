@@ -2,6 +2,7 @@
 
 import gc
 import pickle
+import weakref
 
 import heddle
 import numpy as np
@@ -47,6 +48,39 @@ def test_results_are_writable_and_made_once(alone):
     received = alone.dispatch(alone.plan(IDS), np.ones((3, 4), np.float32))
     received.x[:] = 5
     assert received.x is received.x and (received.x == 5).all()
+
+
+def test_a_split_call_that_nobody_receives_keeps_its_arrays(alone):
+    received = alone.dispatch(alone.plan(IDS), np.ones((3, 4), np.float32), fixed_size=True)
+
+    def send(out):
+        return alone.combine_send(received.handle, received.x, out=out)
+
+    out = np.full((3, 4), np.nan, np.float32)
+    lost = weakref.ref(out)
+    send(out)
+    del out
+    gc.collect()
+    assert lost() is not None and np.isnan(lost()).all()
+    send(np.empty((3, 4), np.float32)).receive()
+    alone.combine(received.handle, received.x)  # takes the lane of the first, and so receives it
+    assert (lost()[:2] == 1).all()
+    for _ in range(2):
+        send(np.empty((3, 4), np.float32)).receive()
+    gc.collect()
+    assert lost() is None
+
+
+def test_arrays_are_let_go_at_the_receive(alone):
+    received = alone.dispatch(alone.plan(IDS), np.ones((3, 4), np.float32), fixed_size=True)
+    out = np.empty((3, 4), np.float32)
+    seen = weakref.ref(out)
+    sent = alone.combine_send(received.handle, received.x, out=out)
+    sent.receive()
+    assert (out[:2] == 1).all()
+    del out, sent
+    gc.collect()
+    assert seen() is None
 
 
 def test_combine_writes_to_out_and_adds_biases(alone):
