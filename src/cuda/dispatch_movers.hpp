@@ -81,7 +81,12 @@ class DispatchLanes {
   const int32_t* expert_row_;
 };
 
-HEDDLE_HD inline BeltShape belt_of(const DispatchArgs& args) { return BeltShape::of(Slot::of(args.call.shape).stride); }
+/// A stage holds a row as its slot does, or, in place, its payload and then the slot, which ends at a line of its own.
+HEDDLE_HD inline BeltShape belt_of(const DispatchArgs& args) {
+  const Shape& shape = args.call.shape;
+  const int64_t staged = Slot::of(shape).stride, in_place = shape.payload_bytes + Slot::of(shape, true).stride;
+  return BeltShape::of(staged < in_place ? in_place : staged);
+}
 
 /// Whether rows and their scales may go by bulk copies. For the host.
 HEDDLE_HD inline bool can_ride(const DispatchArgs& args) {

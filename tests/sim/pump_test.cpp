@@ -75,6 +75,16 @@ TEST_P(Pumps, WithPlainPeers) {
   compare({.lanes = {.workers = 4, .lanes = 2, .blocks = 2}, .by_belt = true, .only_even_ranks = true});
 }
 
+TEST(Belts, AStageHoldsARowInASlotAndInPlace) {
+  for (int payload = 16; payload < 4096; payload += 16) {
+    DispatchArgs args;
+    args.call.shape = {.kind = Kind::dispatch, .payload_bytes = payload, .topk = 8};
+    const int64_t stage = belt_of(args).stage_bytes;
+    EXPECT_GE(stage, Slot::of(args.call.shape).stride) << payload;
+    EXPECT_GE(stage, payload + Slot::of(args.call.shape, true).stride) << payload;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Pumps, ::testing::ValuesIn(step_cases()),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
