@@ -45,6 +45,14 @@ def signal_soon(number):
     threading.Thread(target=send, daemon=True).start()
 
 
+@pytest.fixture(autouse=True)
+def interrupts_raise():
+    """Whoever started the tests in the background may have had SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_interrupt_ends_a_wait_and_reset_repairs(threads):
     zero, one = pair(threads=threads)
