@@ -87,16 +87,16 @@ class CombinePump : Pump<Coop, Port> {
  public:
   HEDDLE_HD CombinePump(const Coop& coop, Port& port, const CombineArgs& args, PumpState* state, int movers)
       : Base(coop, port, args.call, state, senders(args.layout), movers), a_(args), topo_(args.call.ctx.topo),
-        shape_(reinterpret_cast<CombineBoard<Port>*>(coop.shared())), own_stays_(own_results_stay(args)) {}
+        combine_board_(reinterpret_cast<CombineBoard<Port>*>(coop.shared())), own_stays_(own_results_stay(args)) {}
 
   HEDDLE_HD bool run() {
     const auto own = coop_.own_block();
     const bool meets_peers = this->meets_peers();
     this->note(Moment::start);
-    if (coop_.thread() == 0) shape_->note(call_);
-    shape_->near.copy(coop_, a_, port_);
-    Port& port = shape_->near.port();
-    const CombineArgs& args = shape_->near.args();
+    if (coop_.thread() == 0) combine_board_->note(call_);
+    combine_board_->near.copy(coop_, a_, port_);
+    Port& port = combine_board_->near.port();
+    const CombineArgs& args = combine_board_->near.args();
     Base::open();
     if (meets_peers) {
       const bool ok = open_combine(own, port, args);
@@ -136,8 +136,8 @@ class CombinePump : Pump<Coop, Port> {
   /// False: the call has ended in a fault.
   HEDDLE_HD bool send_all(int round) {
     const bool may_send = call_.shape.weights != Weights::late || this->await_ready();
-    Port& port = shape_->near.port();
-    const CombineArgs& args = shape_->near.args();
+    Port& port = combine_board_->near.port();
+    const CombineArgs& args = combine_board_->near.args();
     note_results_out(coop_, args, this->board_->out, round);
     if (desk_.is_publisher()) {
       desk_.publish();
@@ -168,7 +168,7 @@ class CombinePump : Pump<Coop, Port> {
     for (int turn = this->is_sender() ? 0 : 1; turn < 2; ++turn) {
       const bool own = turn == 1;
       if (own && own_stays_) return;
-      const int64_t count = (own ? out[topo_.rank].count : this->most_of_others(out) * others) * shape_->pieces.parts;
+      const int64_t count = (own ? out[topo_.rank].count : this->most_of_others(out) * others) * combine_board_->pieces.parts;
       const auto piece_of = [&](int64_t item) {
         const auto number = static_cast<uint32_t>(item);
         return piece_at(own ? PairPlace{topo_.rank, number} : this->of_others(number, others));
@@ -180,14 +180,14 @@ class CombinePump : Pump<Coop, Port> {
         return piece.number < static_cast<uint32_t>(run.count) ? a_.route.recv_token[run.base + run.first + piece.number] : -1;
       };
       this->work(own ? Queue::own : Queue::send, count, look, [&](int64_t item, int64_t token) {
-        if (item != this->kNoItem && token >= 0) send_piece(piece_of(item), round, token - round * shape_->tokens);
+        if (item != this->kNoItem && token >= 0) send_piece(piece_of(item), round, token - round * combine_board_->tokens);
         return true;
       });
     }
   }
 
   HEDDLE_HD Piece piece_at(const PairPlace& at) const {
-    const auto parts = static_cast<uint32_t>(shape_->pieces.parts);
+    const auto parts = static_cast<uint32_t>(combine_board_->pieces.parts);
     const uint32_t number = at.place / parts;
     return {at.peer, number, static_cast<int>(at.place - number * parts)};
   }
@@ -198,20 +198,20 @@ class CombinePump : Pump<Coop, Port> {
     const ResultWriter writer{.args = a_,
                               .i = run.base + number,
                               .late = late_weights(port_.local(), call_, piece.source, number),
-                              .columns = columns_of(a_, shape_->pieces, piece.part)};
+                              .columns = columns_of(a_, combine_board_->pieces, piece.part)};
     const int64_t base = call_.ctx.window.range(Kind::combine, this->lane_, topo_.rank);
-    put_result(coop_, port_, writer, {.peer = piece.source, .offset = base + shape_->range.slot(place)}, shape_->range.stride,
+    put_result(coop_, port_, writer, {.peer = piece.source, .offset = base + combine_board_->range.slot(place)}, combine_board_->range.stride,
                [&](std::byte* at) { writer.write_sum(coop_, at); });
-    this->post(piece.source, round, place * shape_->pieces.parts + piece.part);
+    this->post(piece.source, round, place * combine_board_->pieces.parts + piece.part);
   }
 
   // --- as the tokens' source ---
 
   HEDDLE_HD void receive(int round, bool is_all_there) {
     const uint64_t deadline = port_.now() + call_.ctx.timeout_ns;
-    const int64_t first = round * shape_->tokens;
-    const int64_t end = first + shape_->tokens < a_.plan.tokens ? first + shape_->tokens : a_.plan.tokens;
-    const auto parts = static_cast<uint32_t>(shape_->pieces.parts);
+    const int64_t first = round * combine_board_->tokens;
+    const int64_t end = first + combine_board_->tokens < a_.plan.tokens ? first + combine_board_->tokens : a_.plan.tokens;
+    const auto parts = static_cast<uint32_t>(combine_board_->pieces.parts);
     this->note_in([&] { note_results_in(coop_, port_.local(), a_, this->board_->in); });
     const auto from = [&](int owner) -> const std::byte* {
       const int64_t base = this->board_->in[owner].base;
@@ -235,7 +235,7 @@ class CombinePump : Pump<Coop, Port> {
       const int64_t own = (seen >> 1) - 1;
       const std::byte* row =
           own < 0 ? nullptr : a_.experts.x + (this->board_->out[topo_.rank].base + own) * a_.experts.x_stride;
-      sum_token(coop_, a_, first + place, place, columns_of(a_, shape_->pieces, part), shape_->range, from, row);
+      sum_token(coop_, a_, first + place, place, columns_of(a_, combine_board_->pieces, part), combine_board_->range, from, row);
       return true;
     });
   }
@@ -269,7 +269,7 @@ class CombinePump : Pump<Coop, Port> {
 
   const CombineArgs& a_;
   Topology topo_;
-  CombineBoard<Port>* shape_;
+  CombineBoard<Port>* combine_board_;
   bool own_stays_;
 };
 

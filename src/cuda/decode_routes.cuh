@@ -29,16 +29,15 @@ class DecodeRoutes : protected DecodeCall {
 
   __device__ bool own_by_words() const { return !decode_.receives() || !decode_.sends(); }
 
-  /// What Topology says of all experts and ranks: divisions on the way would be most of the routing.
+  /// What Topology says of all experts and ranks: its divisions on the way would be most of the routing.
   __device__ void list_owners() const {
 #pragma unroll 1
     for (int expert = threadIdx.x; expert < topo_.experts; expert += kDecodeThreads) {
-      const auto product = static_cast<uint32_t>((expert + 1) * topo_.world - 1);
-      owners_[expert] = static_cast<uint8_t>(product / static_cast<uint32_t>(topo_.experts));
+      owners_[expert] = static_cast<uint8_t>(topo_.owner_of(expert));
     }
 #pragma unroll 1
     for (int rank = threadIdx.x; rank <= topo_.world; rank += kDecodeThreads) {
-      board_.first_expert[rank] = static_cast<uint32_t>(rank * topo_.experts) / static_cast<uint32_t>(topo_.world);
+      board_.first_expert[rank] = topo_.first_expert(rank);
     }
   }
 

@@ -213,6 +213,7 @@ class DispatchBelt {
   HEDDLE_HD void fetch(const Ride& ride, const RowReader& reader) {
     const Seat seat = belt_.again(ride.seat);
     reader.find_first_hit(coop_, [&](int64_t row) {
+      bulk::fence_device();  // not lane 0, which has made one
       bulk::expect(belt_.gate(seat), payload_bytes());
       bulk::load(belt_.gate(seat), belt_.at(seat), a_.out.x + row * payload_bytes(), payload_bytes());
     });

@@ -6,11 +6,10 @@
 // dealt: blocks are not equally fast; but each worker's first item is fixed.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <cstring>
 
-#include "base/math.hpp"
+#include "cuda/claims.hpp"
+#include "cuda/near_args.hpp"
 #include "cuda/pump_state.hpp"
 #include "device/board.hpp"
 #include "device/prefetch.hpp"
@@ -18,49 +17,6 @@
 #include "protocol/pieces.hpp"
 
 namespace heddle {
-
-/// How many workers of a block send. Some 1-2 MB on its way fill a link; more senders only make the last rows late.
-struct SenderRule {
-  int least;   // of a block
-  int in_all;  // of all blocks together, about
-
-  HEDDLE_HD int of(int blocks, int workers) const {
-    const int each = static_cast<int>(ceil_div(in_all, blocks));
-    const int wanted = each < least ? least : each;
-    const int most = workers > 4 ? workers * 3 / 4 : workers > 1 ? workers - 1 : 1;
-    return wanted < most ? wanted : most;
-  }
-};
-
-/// Items 0, 1, 2, ... of a queue; the first `fixed` are one a worker. The next claim is on its way while an item is
-/// worked on.
-template <class Coop, class Port>
-class Claims {
- public:
-  /// `first` below 0: this worker has no fixed item.
-  HEDDLE_HD Claims(const Coop& coop, const Desk<Coop, Port>& desk, uint64_t* queue, int64_t first, int64_t fixed)
-      : coop_(coop), desk_(desk), queue_(queue), fixed_(fixed) {
-    if (first >= 0) ahead_ = static_cast<uint64_t>(first);
-    else claim();
-  }
-
-  HEDDLE_HD int64_t take() {
-    const auto item = static_cast<int64_t>(desk_.tell(ahead_));
-    claim();
-    return item;
-  }
-
- private:
-  HEDDLE_HD void claim() {
-    if (coop_.lane() == 0) ahead_ = static_cast<uint64_t>(fixed_) + take_number(queue_);
-  }
-
-  const Coop& coop_;
-  const Desk<Coop, Port>& desk_;
-  uint64_t* queue_;
-  int64_t fixed_;
-  uint64_t ahead_ = 0;
-};
 
 /// What moves between this rank and one peer in a round.
 struct PairRun {
@@ -95,35 +51,6 @@ template <class Port>
 HEDDLE_HD HEDDLE_APART Arrival await_tag(Port& port, const Call& call, const Wait& wait) {
   return await(port, call, wait);
 }
-
-/// Copies of a launch's arguments in the memory of its block, for functions that are not inlined: they have the launch's own by
-/// address, behind a cache that releases empty.
-template <class Args, class Port>
-class NearArgs {
- public:
-  /// By all threads of the block; then they meet.
-  template <class Coop>
-  HEDDLE_HD void copy(const Coop& coop, const Args& args, const Port& port) {
-    copy_words(coop, args_, &args, sizeof(Args));
-    copy_words(coop, port_, &port, sizeof(Port));
-    coop.block_sync();
-  }
-  HEDDLE_HD const Args& args() const { return *reinterpret_cast<const Args*>(args_); }
-  HEDDLE_HD Port& port() { return *reinterpret_cast<Port*>(port_); }
-
- private:
-  template <class Coop>
-  HEDDLE_HD static void copy_words(const Coop& coop, std::byte* to, const void* from, size_t bytes) {
-    constexpr size_t kWord = sizeof(uint32_t);
-    for (size_t at = static_cast<size_t>(coop.thread()) * kWord; at < bytes; at += static_cast<size_t>(coop.threads()) * kWord) {
-      memcpy(to + at, static_cast<const std::byte*>(from) + at, kWord);
-    }
-  }
-
-  static_assert(sizeof(Args) % sizeof(uint32_t) == 0 && sizeof(Port) % sizeof(uint32_t) == 0);
-  alignas(16) std::byte args_[sizeof(Args)];
-  alignas(16) std::byte port_[sizeof(Port)];
-};
 
 /// By all lanes of the one worker that is_last_sender(). `rows(peer)` puts.
 template <class Coop, class Port, class Rows>

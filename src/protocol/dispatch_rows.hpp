@@ -143,14 +143,6 @@ struct RowReader {
   /// `i` is the row's number among all received ones. All that is beside the payload is loaded before it and stored behind.
   template <class Coop>
   HEDDLE_HD void place(const Coop& coop, int64_t i) const {
-    place(coop, i, [&](int count, const std::byte* from, size_t bytes, const auto& to) {
-      copy_to_many(coop, count, from, bytes, to);
-    });
-  }
-
-  /// copy(count, from, bytes, to) stores the payload at to(0), ..., to(count - 1), where these are not null.
-  template <class Coop, class Copy>
-  HEDDLE_HD void place(const Coop& coop, int64_t i, const Copy& copy) const {
     if (i >= args.route.capacity) return;
     const Shape& shape = args.call.shape;
     const int64_t topk = shape.topk;
@@ -164,7 +156,7 @@ struct RowReader {
     const auto hit_rows = told_by_lanes<int32_t, kMaxTopk>(coop, grouped ? shape.topk : 0, row_of_hit);
     const auto row_at = [&](int k) -> int64_t { return grouped ? hit_rows[k] : i < args.out.rows ? i : -1; };
     const int count = grouped ? shape.topk : 1;
-    place_payload(count, row_at, copy);
+    place_payload(coop, count, row_at);
     for (int k = 0; k < count && shape.scale_words > 0; ++k) {
       const int64_t at = row_at(k);
       if (at < 0) continue;
@@ -271,8 +263,8 @@ struct RowReader {
   }
 
   /// To the rows row_at(0), ..., those below 0 left out. A row in place is where the first of them is.
-  template <class RowAt, class Copy>
-  HEDDLE_HD void place_payload(int count, const RowAt& row_at, const Copy& copy) const {
+  template <class Coop, class RowAt>
+  HEDDLE_HD void place_payload(const Coop& coop, int count, const RowAt& row_at) const {
     const Shape& shape = args.call.shape;
     const auto bytes = static_cast<size_t>(shape.payload_bytes);
     const std::byte* from = row.payload;
@@ -282,7 +274,7 @@ struct RowReader {
       if (first < count) from = args.out.x + row_at(first) * shape.payload_bytes;
       ++first;
     }
-    copy(count, from, bytes, [&](int k) -> void* {
+    copy_to_many(coop, count, from, bytes, [&](int k) -> void* {
       const int64_t at = k < first ? -1 : row_at(k);
       return at < 0 ? nullptr : args.out.x + at * shape.payload_bytes;
     });
