@@ -8,7 +8,7 @@ import oracle
 import pytest
 import torch
 from oracle import same
-from world import DEADLINE
+from rank_process import DEADLINE
 
 pytestmark = pytest.mark.v1
 

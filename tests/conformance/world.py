@@ -8,69 +8,66 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
-import os
+import multiprocessing
 import pickle
-import socket
-import sys
+import signal
+import tempfile
 import time
-import traceback
 from collections.abc import Callable
+from multiprocessing import connection
+from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
+from rank_process import Place, serve
 
-PATIENCE = 60.0  # seconds; only a bug reaches it
-DEADLINE = "40"  # seconds that a rank waits for another in a call
+PATIENCE = 60.0  # seconds that a test may take; only a bug reaches it
+START_PATIENCE = 150.0  # seconds; GPUs give many processes their contexts one after the other
+GRACE = 10.0  # seconds that the others have once a rank has failed: most of them wait for it
+LAST_WORDS = 25  # lines
 
 
 class RankError(Exception):
-    """What a rank raised."""
+    """What a rank raised, or how it died."""
 
 
 @dataclasses.dataclass
-class Rank:
-    """What a body knows of itself. `group` has the first `size` processes."""
+class Started:
+    """A process as the World sees it."""
 
     rank: int
-    size: int
-    group: Any
-    device: torch.device
+    process: Any
+    pipe: Any
+    words: Path
 
-    def __str__(self) -> str:
-        return f"rank {self.rank} of {self.size}"
+    def tell(self, order: Any) -> None:
+        with contextlib.suppress(OSError):  # of a rank that died; its answer says so
+            self.pipe.send(order)
 
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def _serve(rank: int, size: int, port: int, device: str, path: list[str], pipe: Any) -> None:
-    sys.path[:] = path
-    os.environ.setdefault("HEDDLE_DEEP_EP_TIMEOUT", DEADLINE)
-    torch.set_num_threads(1)
-    backend = "nccl" if device == "cuda" and torch.cuda.device_count() >= size else "gloo"
-    dist.init_process_group(backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
-    groups = {size: dist.group.WORLD}
-    for smaller in range(1, size):
-        groups[smaller] = dist.new_group(list(range(smaller)))
-    if device == "cuda":
-        torch.cuda.set_device(rank % torch.cuda.device_count())
-    at = torch.device(device, torch.cuda.current_device()) if device == "cuda" else torch.device("cpu")
-    torch.set_default_device(at)
-    while (order := pipe.recv()) is not None:
-        module, name, ranks, args = order
+    def answer(self) -> tuple[bool, Any]:
+        """(True, result), or (False, why). To be asked once its pipe has something."""
         try:
-            body = getattr(importlib.import_module(module), name)
-            result = body(Rank(rank, ranks, groups[ranks], at), *args)
-            pipe.send_bytes(pickle.dumps((True, result)))
-        except BaseException as error:
-            pipe.send_bytes(pickle.dumps((False, f"rank {rank}: {error!r}\n{traceback.format_exc()}")))
-    dist.destroy_process_group()
+            well, said = pickle.loads(self.pipe.recv_bytes())
+            return (True, said) if well else (False, self.with_last_words(said))
+        except (EOFError, OSError):
+            return False, self.with_last_words(f"rank {self.rank} died: {self._end()}")
+
+    def _end(self) -> str:
+        self.process.join(5)
+        code = self.process.exitcode
+        if code is None or code >= 0:
+            return f"exit status {code}"
+        return signal.Signals(-code).name
+
+    def with_last_words(self, text: str) -> str:
+        words = self.words.read_text(errors="replace").splitlines() if self.words.exists() else []
+        return "\n".join([text, *(f"  rank {self.rank} | {line}" for line in words[-LAST_WORDS:])])
+
+    def end(self, patience: float) -> None:
+        self.process.join(patience)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
 
 
 class World:
@@ -79,53 +76,62 @@ class World:
     def __init__(self, size: int, device: str) -> None:
         self.size = size
         self.device = device
-        self._started: list[tuple[Any, Any]] = []
+        self._started: list[Started] = []
+        self._store: Any = None
+        self._folder = tempfile.TemporaryDirectory(prefix="deep_ep_ranks_")
 
     def run(self, body: Callable[..., Any], *args: Any, ranks: int | None = None) -> list[Any]:
         """body(rank, *args) in the first `ranks` processes (default: all, up to 4, which most tests have batches for).
         Raises RankError with what they raised."""
         ranks = min(self.size, 4) if ranks is None else ranks
         self._start()
-        for _, pipe in self._started[:ranks]:
-            with contextlib.suppress(OSError):  # of a rank that died; its answer says so
-                pipe.send((body.__module__, body.__name__, ranks, args))
-        deadline = time.monotonic() + PATIENCE
-        answers = [self._answer(pipe, deadline) for _, pipe in self._started[:ranks]]
-        failed = [text for well, text in answers if not well]
+        asked = self._started[:ranks]
+        for rank in asked:
+            rank.tell((body.__module__, body.__name__, ranks, args))
+        return self._answers(asked, PATIENCE)
+
+    def _answers(self, ranks: list[Started], patience: float) -> list[Any]:
+        answers, deadline = {}, time.monotonic() + patience
+        waiting = {rank.pipe: rank for rank in ranks}
+        while waiting and (ready := connection.wait(list(waiting), max(deadline - time.monotonic(), 0))):
+            for pipe in ready:
+                rank = waiting.pop(pipe)
+                answers[rank.rank] = rank.answer()
+                if not answers[rank.rank][0]:
+                    deadline = min(deadline, time.monotonic() + GRACE)
+        for rank in waiting.values():
+            answers[rank.rank] = False, rank.with_last_words(f"rank {rank.rank} said nothing")
+        failed = [said for _, (well, said) in sorted(answers.items()) if not well]
         if failed:
             self.stop()
             raise RankError("\n".join(failed))
-        return [result for _, result in answers]
-
-    def _answer(self, pipe: Any, deadline: float) -> tuple[bool, Any]:
-        left = max(deadline - time.monotonic(), 0.1)
-        try:
-            return pickle.loads(pipe.recv_bytes()) if pipe.poll(left) else (False, "a rank said nothing")
-        except (EOFError, OSError):
-            return False, "a rank died"
+        return [answers[rank.rank][1] for rank in ranks]
 
     def _start(self) -> None:
+        """Processes are forked from one that has imported torch, which takes each seconds."""
         if self._started:
             return
-        context = multiprocessing.get_context("spawn")
-        port = free_port()
-        for rank in range(self.size):
-            ours, theirs = context.Pipe()
-            args = (rank, self.size, port, self.device, sys.path, theirs)
-            process = context.Process(target=_serve, args=args, daemon=True)
-            process.start()
-            theirs.close()  # so that the end of a rank shows at ours
-            self._started.append((process, ours))
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch", "torch.distributed", "pytest"])
+        # The store is this process's, so that its port is nobody else's between its choice and its use.
+        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self._started = [self._start_rank(context, rank) for rank in range(self.size)]
+        self._answers(self._started, START_PATIENCE)
+
+    def _start_rank(self, context: Any, rank: int) -> Started:
+        ours, theirs = context.Pipe()
+        words = Path(self._folder.name) / f"rank_{rank}"
+        words.unlink(missing_ok=True)
+        place = Place(rank, self.size, self.device, self._store.port, START_PATIENCE, str(words))
+        process = context.Process(target=serve, args=(place, theirs), daemon=True)
+        process.start()
+        theirs.close()  # so that the end of a rank shows at ours
+        return Started(rank, process, ours, words)
 
     def stop(self) -> None:
-        for process, pipe in self._started:
-            if process.is_alive():
-                try:
-                    pipe.send(None)
-                except OSError:
-                    pass
-        for process, _ in self._started:
-            process.join(5)
-            if process.is_alive():
-                process.kill()
+        for rank in self._started:
+            rank.tell(None)
+        for rank in self._started:
+            rank.end(5)
         self._started = []
+        self._store = None
