@@ -17,6 +17,7 @@
 #include "cuda_curves.hpp"
 #include "cuda_decode.hpp"
 #include "cuda_floor.hpp"
+#include "cuda_host.hpp"
 #include "cuda_operations.hpp"
 #include "cuda_ranks.hpp"
 
@@ -238,6 +239,7 @@ int main(int argc, char** argv) {
   try {
     if (argc > 1 && std::string(argv[1]) == "curves") return heddle::bench::run_curves(argc - 1, argv + 1);
     if (argc > 1 && std::string(argv[1]) == "decode") return heddle::bench::run_decode(argc - 1, argv + 1);
+    if (argc > 1 && std::string(argv[1]) == "host") return heddle::bench::run_host(argc - 1, argv + 1);
     return heddle::bench::run(argc, argv);
   } catch (const std::exception& error) {
     fmt::print(stderr, "heddle_cuda_bench: {}\n", error.what());
