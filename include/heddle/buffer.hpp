@@ -77,6 +77,11 @@ struct DispatchInput {
   // int32 (also rows past the capacity), and the nanoseconds that this rank waited for each peer's counts, [R] int64.
   TensorView counts_total{};
   TensorView waits_total{};
+  // [L] int64, expert-major and slab: lets a kernel begin with an expert while rows of others are on their way. Expert e's
+  // element has reached n x 2^32 when all that the n-th call with this tensor puts out for e may be read: its rows, scales,
+  // weights and sources, its count and its offsets. Read it by acquire loads on the device where it lies. It only grows; start
+  // it at 0, and again after a reset(), as a call that ends in a fault may bring it a call too far.
+  TensorView expert_ready{};
 };
 
 struct DispatchOptions {

@@ -46,6 +46,7 @@ class Calls:
         global_scale: Array | None = None,
         counts_total: Array | None = None,
         waits_total: Array | None = None,
+        expert_ready: Array | None = None,
         dtype: Any = None,
         layout: str = "token_major",
         alignment: int = 1,
@@ -82,6 +83,10 @@ class Calls:
         global_scale   float32 G of one element, with "nvfp4": a row stands for q * scale / G; None = 1
         counts_total   [L] int32: gets what each expert received added where the call runs, so that graphs count, too
         waits_total    [R] int64: gets the nanoseconds added that this rank waited for each rank's counts
+        expert_ready   [L] int64, not token-major: element e has reached n x 2**32 when all that the n-th call with this
+                       tensor puts out for expert e may be read (by acquire loads, on the device where it lies), while
+                       rows of other experts may still be on their way. It only grows, so graphs are replayed without
+                       clearing it; begin with zeros, and again after a reset()
         scale_layout   "usual", or "tiles" of 128 rows x 4 scales, for scales of a byte; see Received.scales
         fixed_size     outputs have their worst-case size, and the host waits for no count; a slab always is so. On a
                        GPU's stream it waits for nothing: masked is then empty, num_rows all rows, num_dropped 0
@@ -101,7 +106,7 @@ class Calls:
             options = dispatch_options(
                 layout, alignment, quantise, scale_layout, fixed_size, capacity, max_tokens, zero_padding, drop_overflow
             )
-            arrays = (scales, weights, global_scale, counts_total, waits_total)
+            arrays = (scales, weights, global_scale, counts_total, waits_total, expert_ready)
             number, scope = self._place(stream, x, *arrays, *ids_in(route))
             name, most = dtype_name(dtype), sms(num_sms)
         except Exception as error:
@@ -120,6 +125,7 @@ class Calls:
         global_scale: Array | None = None,
         counts_total: Array | None = None,
         waits_total: Array | None = None,
+        expert_ready: Array | None = None,
         dtype: Any = None,
         stream: Any = None,
         num_sms: int | None = None,
@@ -131,7 +137,7 @@ class Calls:
         try:
             given = plan_or_ids(route)
             chosen = dispatch_options(**{**options, "fixed_size": True})
-            arrays = (scales, weights, global_scale, counts_total, waits_total)
+            arrays = (scales, weights, global_scale, counts_total, waits_total, expert_ready)
             number, scope = self._place(stream, x, *arrays, *ids_in(route))
             name, most = dtype_name(dtype), sms(num_sms)
         except Exception as error:
@@ -170,6 +176,7 @@ class Calls:
         global_scale: Array | None = None,
         counts_total: Array | None = None,
         waits_total: Array | None = None,
+        expert_ready: Array | None = None,
         splits: bool = False,
     ) -> tuple[tuple[Any, ...], Callable[[], None] | None]:
         """dispatch() by ids, or dispatch_send() if it `splits`, of torch tensors into a slab, for callers that
@@ -180,7 +187,7 @@ class Calls:
         weights, row_source, handle), those by place as [L, R x M], weights and sources only where weights were given.
         """
         core = self._core
-        arrays = (scales, weights, global_scale, counts_total, waits_total)
+        arrays = (scales, weights, global_scale, counts_total, waits_total, expert_ready)
         number, scope = self._place(None, x, *arrays)
         call = core.dispatch_slab_send if splits else core.dispatch_slab
         made = run_in(scope, call, ids, x, *arrays, options, number, 0, True)

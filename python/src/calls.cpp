@@ -30,11 +30,11 @@ struct Route {
 };
 
 Received dispatch(OwnBuffer& own, nb::handle given, nb::handle x, nb::handle scales, nb::handle weights,
-                  nb::handle global_scale, nb::handle counts, nb::handle waits, const Name& dtype,
+                  nb::handle global_scale, nb::handle counts, nb::handle waits, nb::handle ready, const Name& dtype,
                   const DispatchOptions& options, Stream stream, int num_sms) {
   const auto route = arrays_or_refusal<Route>(own, &Buffer::refuse_dispatch, given);
   const auto arrays = arrays_or_refusal<DispatchArrays>(own, &Buffer::refuse_dispatch, x, dtype, scales, weights,
-                                                        global_scale, counts, waits);
+                                                        global_scale, counts, waits, ready);
   const DispatchOptions all = placed(options, stream, num_sms);
   return blocking(own.get(), [&](Buffer& buffer) {
     if (route.plan != nullptr) return buffer.dispatch(*route.plan, arrays.input(), all);
@@ -45,7 +45,7 @@ Received dispatch(OwnBuffer& own, nb::handle given, nb::handle x, nb::handle sca
 
 /// By a plan or ids, which its caller has looked at.
 Sent<Received> dispatch_send(OwnBuffer& own, nb::handle given, nb::handle x, nb::handle scales, nb::handle weights,
-                             nb::handle global_scale, nb::handle counts, nb::handle waits, const Name& dtype,
+                             nb::handle global_scale, nb::handle counts, nb::handle waits, nb::handle ready, const Name& dtype,
                              const DispatchOptions& options, Stream stream, int num_sms) {
   const auto route = arrays_or_refusal<Route>(own, &Buffer::refuse_dispatch, given);
   auto arrays = arrays_or_refusal<DispatchArrays>(own, &Buffer::refuse_dispatch, x, dtype, scales, weights, global_scale,
@@ -99,7 +99,7 @@ void bind_calls(nb::class_<OwnBuffer>& buffer) {
   const auto bind_dispatch = [&](const char* name, auto call) {
     buffer.def(name, call, nb::arg("route"), nb::arg("x").none(), nb::arg("scales").none(), nb::arg("weights").none(),
                nb::arg("global_scale").none(), nb::arg("counts_total").none(), nb::arg("waits_total").none(),
-               nb::arg("dtype").none(), nb::arg("options"), nb::arg("stream").none(), nb::arg("num_sms"));
+               nb::arg("expert_ready").none(), nb::arg("dtype").none(), nb::arg("options"), nb::arg("stream").none(), nb::arg("num_sms"));
   };
   const auto bind_combine = [&](const char* name, auto call) {
     buffer.def(name, call, nb::arg("handle"), nb::arg("x").none(), nb::arg("bias").none(),

@@ -21,11 +21,12 @@ nb::object bias_of(nb::handle bias, size_t i) {
 }  // namespace
 
 DispatchArrays::DispatchArrays(nb::handle x_in, const Name& dtype, nb::handle scales_in, nb::handle weights_in,
-                               nb::handle global_scale_in, nb::handle counts_in, nb::handle waits_in)
+                               nb::handle global_scale_in, nb::handle counts_in, nb::handle waits_in,
+                               nb::handle ready_in)
     : x(dense_array_of(x_in, "x", Dense::rows, dtype)), scales(array_of(scales_in, "scales")),
       weights(dense_array_of(weights_in, "weights", Dense::all)),
       global_scale(scalar_of(global_scale_in, "global_scale")), counts(writable_array_of(counts_in, "counts_total")),
-      waits(writable_array_of(waits_in, "waits_total")) {}
+      waits(writable_array_of(waits_in, "waits_total")), ready(writable_array_of(ready_in, "expert_ready")) {}
 
 CombineArrays::CombineArrays(nb::handle x_in, const Name& dtype, const Name& result, nb::handle bias,
                              nb::handle row_weights_in, nb::handle weights_in, nb::handle out_in,

@@ -10,15 +10,15 @@ namespace heddle::python {
 using Name = std::optional<std::string>;
 
 struct DispatchArrays {
-  Array x, scales, weights, global_scale, counts, waits;
+  Array x, scales, weights, global_scale, counts, waits, ready;
 
   /// As a caller passed them. Throws Error{usage} naming the one that Heddle cannot read.
   DispatchArrays(nb::handle x, const Name& dtype, nb::handle scales, nb::handle weights, nb::handle global_scale,
-                 nb::handle counts, nb::handle waits);
+                 nb::handle counts, nb::handle waits, nb::handle ready);
 
   DispatchInput input() const {
     return {.x = x.view, .scales = scales.view, .weights = weights.view, .global_scale = global_scale.view,
-            .counts_total = counts.view, .waits_total = waits.view};
+            .counts_total = counts.view, .waits_total = waits.view, .expert_ready = ready.view};
   }
 };
 

@@ -21,8 +21,8 @@ struct SlabArrays {
   DispatchArrays rows;
 
   SlabArrays(nb::handle ids_in, nb::handle x, nb::handle scales, nb::handle weights, nb::handle global_scale,
-             nb::handle counts, nb::handle waits)
-      : ids(array_of(ids_in, "ids")), rows(x, std::nullopt, scales, weights, global_scale, counts, waits) {}
+             nb::handle counts, nb::handle waits, nb::handle ready)
+      : ids(array_of(ids_in, "ids")), rows(x, std::nullopt, scales, weights, global_scale, counts, waits, ready) {}
 };
 
 /// A tensor of a value for each place of the slab, as [L, R M].
@@ -47,10 +47,10 @@ nb::tuple outputs_of(const Received& received, bool has_weights, bool torch) {
 }
 
 nb::tuple dispatch_slab(OwnBuffer& own, nb::handle ids, nb::handle x, nb::handle scales, nb::handle weights,
-                        nb::handle global_scale, nb::handle counts, nb::handle waits, const DispatchOptions& options,
+                        nb::handle global_scale, nb::handle counts, nb::handle waits, nb::handle ready, const DispatchOptions& options,
                         Stream stream, int num_sms, bool torch) {
   const auto arrays = arrays_or_refusal<SlabArrays>(own, &Buffer::refuse_dispatch, ids, x, scales, weights, global_scale,
-                                                    counts, waits);
+                                                    counts, waits, ready);
   const DispatchOptions all = placed(options, stream, num_sms);
   const Received received = blocking(own.get(), [&](Buffer& buffer) {
     return buffer.dispatch(arrays.ids.view, arrays.rows.input(), all);
@@ -61,9 +61,9 @@ nb::tuple dispatch_slab(OwnBuffer& own, nb::handle ids, nb::handle x, nb::handle
 /// (outputs, what receives).
 nb::tuple dispatch_slab_send(OwnBuffer& own, nb::handle ids, nb::handle x, nb::handle scales, nb::handle weights,
                              nb::handle global_scale, nb::handle counts, nb::handle waits,
-                             const DispatchOptions& options, Stream stream, int num_sms, bool torch) {
+                             nb::handle ready, const DispatchOptions& options, Stream stream, int num_sms, bool torch) {
   auto arrays = arrays_or_refusal<SlabArrays>(own, &Buffer::refuse_dispatch, ids, x, scales, weights, global_scale, counts,
-                                              waits);
+                                              waits, ready);
   const DispatchOptions all = placed(options, stream, num_sms);
   auto split = blocking(own.get(), [&](Buffer& buffer) {
     return buffer.dispatch_send(arrays.ids.view, arrays.rows.input(), all);
@@ -86,7 +86,7 @@ nb::tuple dispatch_tokens(OwnBuffer& own, const Plan& plan, nb::handle x, nb::ha
                           const DispatchOptions& options, Stream stream, int num_sms, bool torch) {
   const auto arrays =
       arrays_or_refusal<DispatchArrays>(own, &Buffer::refuse_dispatch, x, Name(), scales, weights, nb::none(),
-                                        nb::none(), nb::none());
+                                        nb::none(), nb::none(), nb::none());
   const DispatchOptions all = placed(options, stream, num_sms);
   const Received got = blocking(own.get(), [&](Buffer& buffer) { return buffer.dispatch(plan, arrays.input(), all); });
   const auto of_route = [&](const TensorView& view) { return exported(kept(view, got.handle), torch); };
@@ -104,8 +104,8 @@ void bind_quick_calls(nb::class_<OwnBuffer>& buffer) {
   const auto bind = [&](const char* name, auto call) {
     buffer.def(name, call, nb::arg("ids").none(), nb::arg("x").none(), nb::arg("scales").none(),
                nb::arg("weights").none(), nb::arg("global_scale").none(), nb::arg("counts_total").none(),
-               nb::arg("waits_total").none(), nb::arg("options"), nb::arg("stream").none(), nb::arg("num_sms"),
-               nb::arg("torch"));
+               nb::arg("waits_total").none(), nb::arg("expert_ready").none(), nb::arg("options"),
+               nb::arg("stream").none(), nb::arg("num_sms"), nb::arg("torch"));
   };
   bind("dispatch_slab", &dispatch_slab);
   bind("dispatch_slab_send", &dispatch_slab_send);

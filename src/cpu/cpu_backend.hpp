@@ -11,6 +11,7 @@
 #include "protocol/combine.hpp"
 #include "protocol/dispatch.hpp"
 #include "protocol/plan.hpp"
+#include "protocol/poison.hpp"
 #include "protocol/reset.hpp"
 
 namespace heddle {
@@ -41,15 +42,15 @@ class CpuBackend : public Backend {
 
   bool dispatch_send(const DispatchArgs& a) override {
     make_plan_of(a);
-    return run([&](const auto& coop) { return heddle::dispatch_send(coop, port_, a); });
+    return ended(a, run([&](const auto& coop) { return heddle::dispatch_send(coop, port_, a); }));
   }
   bool dispatch_headers(const DispatchArgs& a) override {
-    const bool ok = run([&](const auto& coop) { return heddle::dispatch_headers(coop, port_, a); });
+    const bool ok = ended(a, run([&](const auto& coop) { return heddle::dispatch_headers(coop, port_, a); }));
     if (reports_) report_sizes(a, report_with(a.call));
     return ok;
   }
   bool dispatch_receive(const DispatchArgs& a) override {
-    const bool ok = run([&](const auto& coop) { return heddle::dispatch_receive(coop, port_, a); });
+    const bool ok = ended(a, run([&](const auto& coop) { return heddle::dispatch_receive(coop, port_, a); }));
     if (reports_) report_drops(a, report_with(a.call));
     return ok;
   }
@@ -93,6 +94,10 @@ class CpuBackend : public Backend {
   }
 
  private:
+  bool ended(const DispatchArgs& a, bool ok) {
+    if (!ok) give_up_experts(Solo(), a);
+    return ok;
+  }
   Report& report_with(const Call& call) {
     report_call(call, report_);
     return report_;

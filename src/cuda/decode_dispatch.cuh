@@ -2,6 +2,7 @@
 // takes it to the rows of the token's hits. Leaves what Dispatch leaves.
 #pragma once
 
+#include <climits>
 #include <cstdint>
 
 #include "cuda/decode_rows.cuh"
@@ -12,9 +13,22 @@ namespace heddle {
 __device__ __noinline__ inline void close_decode(const DirectPort& port, const DispatchArgs& args, const Site& site,
                                                  bool received, bool faulted) {
   if (received && (faulted || (is_unusual(site) && is_refused_unheard(args.call, site)))) poison_dispatch(Block(), args);
+  if (received && faulted) give_up_experts(Block(), args);
   report_step(Block(), port, args.call, site, [&](Report& report) {
     if (received) report_drops(args, report);
   });
+}
+
+/// The n-th item that a warp receives where experts are told as ready: all are of one source, if there are warps enough, so that
+/// no source's rows wait for another's. At or past the last item: it has had all.
+__device__ __noinline__ inline int nth_of_one_source(int n, int worker, int workers, int others, int parts) {
+  if (others == 0) return 0;
+  const int rest = workers % others;
+  const int step = rest == workers ? workers : workers - rest;
+  if (worker >= step) return INT_MAX;
+  const int at = worker + n * step;
+  const int of_source = at / others, slot = of_source / parts;
+  return (slot * others + at - of_source * others) * parts + of_source - slot * parts;
 }
 
 class DecodeDispatch : DecodeRows {
@@ -167,6 +181,7 @@ class DecodeDispatch : DecodeRows {
     if (decode_.sends()) put_notes();
     const int sends = decode_.sends() ? items() : 0;
     bool is_first = true;
+    int taken = 0;
 #pragma unroll 1
     for (int item = worker();; item += workers()) {
       Moved moved;
@@ -185,8 +200,10 @@ class DecodeDispatch : DecodeRows {
       }
       if (item >= sends) {
         if (!decode_.receives()) return;
-        if (item - sends >= board_.most * board_.others * region_.parts) break;
-        if (is_broken() || !receive_item(item - sends, moved, places)) return;
+        int next = item - sends;
+        if (a_.out.ready.is_set()) next = nth_of_one_source(taken++, worker(), workers(), board_.others, region_.parts);
+        if (next >= board_.most * board_.others * region_.parts) break;
+        if (is_broken() || !receive_item(next, moved, places)) return;
       }
       if (places) place(moved);
     }

@@ -155,13 +155,23 @@ class DecodePlaces : protected DecodePlan {
       const int32_t end = source + 1 < topo_.world ? rows_from(source + 1, expert) : total_[expert];
       out.layout_range[i] = int64_t{before} << 32 | static_cast<int64_t>(end - before);
     }
-    if (start_[local_] <= out.rows) {
-      if (threadIdx.x == 0 && out.num_dropped != nullptr) *out.num_dropped = 0;
-      return;
+    const bool drops = start_[local_] > out.rows;
+    if (!drops && threadIdx.x == 0 && out.num_dropped != nullptr) *out.num_dropped = 0;
+    if (drops) {
+      meet_workers();
+      if (threadIdx.x == 0) leave_out_apart(a_);
     }
+    if (!out.ready.is_set()) return;
     meet_workers();
-    if (threadIdx.x != 0) return;
-    leave_out_apart(a_);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < local_; i += kDecodeThreads) add_ready(out.ready.words + i, pieces_of(i));
+  }
+
+  /// Of an expert that is told of (protocol/ready.hpp): parts of the rows that are kept, and the tables.
+  __device__ uint64_t pieces_of(int expert) const {
+    const int64_t room = a_.out.rows - start_[expert];
+    const int64_t kept = room < total_[expert] ? room > 0 ? room : 0 : total_[expert];
+    return static_cast<uint64_t>(kept * region_.parts + 1);
   }
 
   /// By each warp when it has nothing else to do. Those behind the experts' rows are claimed.

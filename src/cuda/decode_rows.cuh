@@ -34,6 +34,12 @@ __device__ __noinline__ inline void store_odd_columns(std::byte* to, uint4 left)
   }
 }
 
+/// By all lanes: a piece of each lane's expert; null: it has none.
+__device__ __noinline__ inline void add_ready_apart(uint64_t* word, uint64_t pieces) {
+  __syncwarp();
+  if (word != nullptr) add_ready(word, pieces);
+}
+
 class DecodeRows : protected DecodePlaces {
  protected:
   __device__ DecodeRows(const DirectPort& port, const DispatchArgs& args, const Site& site, const DecodeSite& decode,
@@ -70,6 +76,7 @@ class DecodeRows : protected DecodePlaces {
       if (lane() < words) scales[word_at] = scale;
     }
     if (part == 0) place_route(moved.source, i, moved.token, row, hit);
+    if (a_.out.ready.is_set()) add_ready_apart(row < 0 ? nullptr : a_.out.ready.words + hit.expert, row < 0 ? 0 : pieces_of(hit.expert));
   }
   /// ScaleView::row() without divisions of 64 bits; the groups of a slab are its experts.
   __device__ uint32_t* scale_row(int row, int expert) const {

@@ -12,9 +12,11 @@
 
 namespace heddle {
 
-/// Whether the pump can do this call; else the plain steps do it. For the host.
+/// Whether the pump can do this call; else the plain steps do it, as where somebody waits for single experts: a mover of the
+/// pump waits for one row, whosever others are there. For the host.
 HEDDLE_HD inline bool has_pump(const DispatchArgs& args) {
-  return !args.call.refusal.is_set() && dispatch_pieces(args.call, range_of(args.call).count).parts > 0;
+  if (args.call.refusal.is_set() || args.out.ready.is_set()) return false;
+  return dispatch_pieces(args.call, range_of(args.call).count).parts > 0;
 }
 
 /// Mover: DispatchLanes or DispatchBelt.

@@ -72,10 +72,11 @@ __device__ bool goes_on(const Coop& coop, const Call& call) {
 
 template <class Coop>
 __device__ void receive_dispatch(const Coop& coop, const DirectPort& port, const DispatchArgs& args, const Site& site) {
-  if (!goes_on(coop, args.call) || !dispatch_receive(coop, port, args)) return poison_dispatch(coop, args);
-  if (!is_refused_unheard(args.call, site)) return;
+  const bool ok = goes_on(coop, args.call) && dispatch_receive(coop, port, args);
+  if (ok && !is_refused_unheard(args.call, site)) return;
   coop.sync();
   poison_dispatch(coop, args);
+  if (!ok) give_up_experts(coop, args);
 }
 
 template <class Coop>

@@ -29,6 +29,7 @@ DispatchCall::DispatchCall(Calls& calls, const PlanForDispatch& made, const Disp
   if (is_captured()) calls.backend().keep(plan_);
   args_.call.waits = static_cast<int64_t*>(input.waits_total.data);
   args_.out.total_counts = static_cast<int32_t*>(input.counts_total.data);
+  args_.out.ready.words = static_cast<uint64_t*>(input.expert_ready.data);
   state_ = calls.backend().take(sizeof(CallState));
   args_.call.state = static_cast<CallState*>(state_.get());
   args_.plan = plan_->view;

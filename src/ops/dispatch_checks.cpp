@@ -81,6 +81,13 @@ void DispatchCall::check_totals() const {
           {"counts_total"}, "dispatch: counts_total is {}, legal: contiguous int32 [{}]", counts.describe(), local);
   calls_.check_device("dispatch", "counts_total", counts);
   calls_.check_waits("dispatch", input_.waits_total);
+  const TensorView& ready = input_.expert_ready;
+  if (!ready.is_set()) return;
+  require(ready.dtype == DType::i64 && ready.numel() == local && ready.is_contiguous(), {"expert_ready"},
+          "dispatch: expert_ready is {}, legal: contiguous int64 [{}]", ready.describe(), local);
+  require(options_.layout != Layout::token_major, {"expert_ready"},
+          "dispatch: expert_ready was given with token_major, legal: with expert_major and slab, which group rows by expert");
+  calls_.check_device("dispatch", "expert_ready", ready);
 }
 
 void DispatchCall::check_quantise() const {

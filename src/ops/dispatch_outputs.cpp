@@ -54,6 +54,7 @@ void DispatchCall::take_tables() {
     result_.expert_offsets = make(DType::i64, {local + 1});
     args_.out.expert_offsets = result_.expert_offsets.data<int64_t>();
   }
+  if (args_.out.ready.is_set()) args_.out.ready.goals = arena.take<uint64_t>(local);
   if (options_.layout == Layout::slab) {
     result_.layout_range = make(DType::i64, {local, topo.world});
     args_.out.layout_range = result_.layout_range.data<int64_t>();

@@ -255,14 +255,30 @@ HEDDLE_HD bool read_headers(const Coop& coop, Port& port, const Call& call) {
   return true;
 }
 
+HEDDLE_HD inline Wait wait_for_rows(const Call& call, int source, int64_t rows, uint64_t deadline) {
+  return {.peer = source, .awaited = Awaited::rows,
+          .wanted = call.state->rows_before[source] + static_cast<uint64_t>(rows), .deadline = deadline};
+}
+
 /// Waits until `rows` more rows of the source are there than before this call.
 template <class Port>
 HEDDLE_HD void await_rows(Port& port, const Call& call, int source, int64_t rows, uint64_t deadline) {
   CallState& state = *call.state;
   if (!is_live(state, source)) return;
-  const Wait wait{.peer = source, .awaited = Awaited::rows,
-                  .wanted = state.rows_before[source] + static_cast<uint64_t>(rows), .deadline = deadline};
-  if (await(port, call, wait) == Arrival::masked) state.status[source] = static_cast<uint8_t>(SourceStatus::masked);
+  const Arrival arrival = await(port, call, wait_for_rows(call, source, rows, deadline));
+  if (arrival == Arrival::masked) state.status[source] = static_cast<uint8_t>(SourceStatus::masked);
+}
+
+/// The same, one look. True: nothing is left to wait for, or the call has ended in a fault.
+template <class Port>
+HEDDLE_HD bool look_for_rows(Port& port, const Call& call, int source, int64_t rows, uint64_t deadline) {
+  CallState& state = *call.state;
+  if (!is_live(state, source)) return true;
+  Wait wait = wait_for_rows(call, source, rows, deadline);
+  wait.is_one_of_many = true;
+  const Arrival arrival = look_for(port, call, wait, NoProbe());
+  if (arrival == Arrival::masked) state.status[source] = static_cast<uint8_t>(SourceStatus::masked);
+  return arrival != Arrival::pending;
 }
 
 /// Gives the credit of one round: its slots and, in the last round, the header may be overwritten now.

@@ -70,6 +70,7 @@ class Dispatch {
     drop_masked_rows(coop_, port_.local(), a_);
     coop_.sync();
     if (is_leader(coop_)) leave_out_dropped(a_);
+    if (a_.out.ready.is_set()) finish_ready();
     close_call(coop_, call_);
     return true;
   }
@@ -149,14 +150,20 @@ class Dispatch {
 
   // --- rows in ---
 
+  /// Row puts of the source until the end of the round.
+  HEDDLE_HD int64_t puts_until(int source, int round) const {
+    const int64_t slots = state_.slots[source];
+    const int64_t rows = (round + 1) * slots < state_.count[source] ? (round + 1) * slots : state_.count[source];
+    return rows * (state_.direct_from[source] != 0 ? 2 : 1);
+  }
+
   HEDDLE_HD bool receive_round(int round) {
     const uint64_t deadline = port_.now() + call_.ctx.timeout_ns;
+    if (a_.out.ready.is_set()) return receive_as_they_come(round, deadline);
     deal_lanes(coop_, 0, topo_.world, [&](long peer) {
       const int source = static_cast<int>(peer);
       if (round >= state_.rounds[source]) return;
-      const int64_t slots = state_.slots[source];
-      const int64_t rows = (round + 1) * slots < state_.count[source] ? (round + 1) * slots : state_.count[source];
-      await_rows(port_, call_, source, rows * (state_.direct_from[source] != 0 ? 2 : 1), deadline);
+      await_rows(port_, call_, source, puts_until(source, round), deadline);
     });
     if (!settle(coop_, call_.ctx)) return false;
     for (int source = 0; source < topo_.world; ++source) place_round(source, round);
@@ -166,6 +173,40 @@ class Dispatch {
     });
     coop_.sync();
     return true;
+  }
+
+  /// Nobody's rows wait for another's, so that an expert is ready as soon as its own are there.
+  HEDDLE_HD bool receive_as_they_come(int round, uint64_t deadline) {
+    RankSet placed;
+    int left = 0;
+    for (int source = 0; source < topo_.world; ++source) left += round < state_.rounds[source];
+    for (; left > 0; --left) {
+      if (is_leader(coop_)) state_.taken = await_any(round, placed, deadline);
+      if (!settle(coop_, call_.ctx)) return false;
+      const int source = state_.taken;
+      place_round(source, round);
+      coop_.sync();  // a credit says that all members have read
+      if (is_leader(coop_)) give_credit(port_, call_, source);
+      placed.add(source);
+    }
+    coop_.sync();
+    return true;
+  }
+
+  /// By one lane: a source whose rows of the round are there, or will not come.
+  HEDDLE_HD int await_any(int round, const RankSet& placed, uint64_t deadline) {
+    for (int attempt = 0;; ++attempt) {
+      for (int source = 0; source < topo_.world; ++source) {
+        if (round >= state_.rounds[source] || placed.has(source)) continue;
+        if (look_for_rows(port_, call_, source, puts_until(source, round), deadline)) return source;
+      }
+      port_.relax(attempt);
+    }
+  }
+
+  HEDDLE_HD void finish_ready() const {
+    coop_.sync();
+    reach_goals(coop_, a_.out.ready, topo_.num_local(topo_.rank));
   }
 
   HEDDLE_HD void place_round(int source, int round) const {

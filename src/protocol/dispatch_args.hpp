@@ -7,6 +7,7 @@
 #include "protocol/context.hpp"
 #include "protocol/ids.hpp"
 #include "protocol/plan.hpp"
+#include "protocol/ready.hpp"
 #include "protocol/scale_view.hpp"
 
 namespace heddle {
@@ -52,6 +53,7 @@ struct OutputView {
   int64_t* num_dropped = nullptr;   // [1]
   int32_t* total_counts = nullptr;  // [L] statistics: gets the counts of all that came added, also of what is dropped here
   bool zero_padding = false;        // clear x in the rows that hold nothing
+  ReadyView ready;                  // of grouped layouts
 };
 
 /// Memory of the symmetric heap that may take rows in place (I14); it holds `rows` x payload_bytes.

@@ -23,6 +23,11 @@ HEDDLE_HD inline uint32_t table_count(const std::byte* window, const Call& call,
   return table_from(window, call, source)[column];
 }
 
+/// Of an expert in this call, where the plain steps place rows.
+HEDDLE_HD inline uint64_t ready_pieces(const DispatchArgs& args, int expert) {
+  return static_cast<uint64_t>(args.out.counts[expert]) + 1;
+}
+
 template <class Coop>
 class DispatchLayout {
  public:
@@ -45,6 +50,7 @@ class DispatchLayout {
     coop_.sync();
     deal_lanes(coop_, 0, int64_t{local_} * topo_.world, [&](long item) { place_source(item); });
     coop_.sync();
+    if (a_.out.ready.is_set()) announce_tables();
   }
 
  private:
@@ -80,6 +86,17 @@ class DispatchLayout {
       }
     }
     return start;
+  }
+
+  /// Counts are final unless rows are dropped: then they are at the call's end only, and so experts are ready no sooner.
+  HEDDLE_HD void announce_tables() const {
+    const bool are_final = a_.out.x == nullptr || a_.out.expert_offsets[local_] <= a_.out.rows;
+    deal_lanes(coop_, 0, local_, [&](long expert) {
+      uint64_t* word = a_.out.ready.words + expert;
+      a_.out.ready.goals[expert] = next_ready(load_relaxed(word));
+      if (are_final) add_ready(word, ready_pieces(a_, static_cast<int>(expert)));
+    });
+    coop_.sync();
   }
 
   HEDDLE_HD void place_source(long item) const {

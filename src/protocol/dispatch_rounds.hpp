@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "protocol/dispatch_layout.hpp"
 #include "protocol/dispatch_rows.hpp"
 #include "protocol/offer.hpp"
 #include "protocol/pieces.hpp"
@@ -115,6 +116,9 @@ HEDDLE_HD void place_row(const Coop& coop, const DispatchArgs& args, const RowPl
   const RowReader reader{.args = args, .experts = LocalExperts::of(args.call.ctx.topo), .source = row.peer, .row = arrived};
   reader.place(coop,
                args.route.recv_offset[row.peer] + row.round * int64_t{args.call.state->slots[row.peer]} + row.place);
+  if (!args.out.ready.is_set()) return;
+  coop.worker_sync();
+  reader.for_each_row(coop, [&](int expert) { add_ready(args.out.ready.words + expert, ready_pieces(args, expert)); });
 }
 
 }  // namespace heddle

@@ -196,6 +196,15 @@ struct RowReader {
     }
   }
 
+  /// found(local expert) for each row that the token has here, by one lane.
+  template <class Coop, class Found>
+  HEDDLE_HD void for_each_row(const Coop& coop, const Found& found) const {
+    for (int k = coop.lane(); k < args.call.shape.topk; k += coop.lanes()) {
+      const HitWord hit = hit_of(route_word(k));
+      if (hit.row >= 0) found(hit.local);
+    }
+  }
+
   /// found(row) by the lane that has the row's first hit.
   template <class Coop, class Found>
   HEDDLE_HD void find_first_hit(const Coop& coop, const Found& found) const {

@@ -82,6 +82,7 @@ struct CallState {
   uint8_t direct_from[kMaxRanks] = {};  // its rows come straight into the output
   uint8_t direct_to[kMaxRanks] = {};
   uint8_t words_from[kMaxRanks] = {};  // its rows are self-announcing words, which the row counter does not count
+  int32_t taken = 0;  // the source whose rows are placed next, where they are as they come
 };
 
 }  // namespace heddle

@@ -35,6 +35,15 @@ HEDDLE_HD void poison_dispatch(const Coop& coop, const DispatchArgs& args) {
   });
 }
 
+/// After a fault, behind poison_dispatch(): who waits for experts finds it. All members.
+template <class Coop>
+HEDDLE_HD void give_up_experts(const Coop& coop, const DispatchArgs& args) {
+  if (!args.out.ready.is_set()) return;
+  coop.sync();
+  const Topology& topo = args.call.ctx.topo;
+  give_up_ready(coop, args.out.ready, topo.num_local(topo.rank));
+}
+
 template <class Coop>
 HEDDLE_HD void poison_combine(const Coop& coop, const CombineArgs& args) {
   const auto bytes = static_cast<size_t>(args.hidden) * size_of(args.call.shape.dtype);

@@ -36,14 +36,20 @@ class GpuMachine : public Machine {
   }
   std::byte* heap(int64_t bytes) override;
   bool has_heap() const override { return heap_.has_value(); }
+  void deliver(int64_t offset, int64_t bytes) override;
+  void deliver_counter(int64_t offset) override { deliver(offset, sizeof(uint64_t)); }
   PeerView windows() const { return memory_.memory.view(); }
   int device() const { return device_; }
   CudaPath path() const { return memory_.path; }
 
  private:
+  PeerView reached() const;
+
   int device_;
   CudaMemory memory_;
   std::optional<CudaMemory> heap_;
+  int held_reader_;
+  std::shared_ptr<std::byte> held_;  // takes what this rank writes to that reader
   CudaBackend backend_;
 };
 

@@ -26,6 +26,19 @@ void Stream::wait() const {
   }
 }
 
+std::shared_ptr<std::byte> take_on_gpu(size_t bytes) {
+  void* memory = nullptr;
+  check_cuda(cudaMalloc(&memory, bytes), "taking GPU memory");
+  std::shared_ptr<std::byte> owner(static_cast<std::byte*>(memory), [](std::byte* at) { cudaFree(at); });
+  check_cuda(cudaMemset(memory, 0, bytes), "clearing GPU memory");
+  check_cuda(cudaDeviceSynchronize(), "clearing GPU memory");
+  return owner;
+}
+
+void copy_on_gpu(void* to, const void* from, size_t bytes, const Stream& stream) {
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream.get()), "copying on a GPU");
+}
+
 Event::Event() { check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event"); }
 Event::~Event() { cudaEventDestroy(event_); }
 

@@ -1,6 +1,9 @@
 // Streams and events of a test.
 #pragma once
 
+#include <cstddef>
+#include <memory>
+
 struct CUstream_st;
 struct CUevent_st;
 
@@ -19,6 +22,10 @@ class Stream {
  private:
   CUstream_st* stream_ = nullptr;
 };
+
+/// Zeroed memory of the GPU that use_gpu() chose.
+std::shared_ptr<std::byte> take_on_gpu(size_t bytes);
+void copy_on_gpu(void* to, const void* from, size_t bytes, const Stream&);
 
 class Event {
  public:

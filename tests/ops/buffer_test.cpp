@@ -1,7 +1,7 @@
 // The facade on ranks that are threads: what a user's first program does. The world suite (tests/world) goes through options.
 #include <heddle/heddle.hpp>
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <cstring>
 #include <thread>
@@ -149,6 +149,32 @@ TEST(Buffer, StatisticsAddUp) {
     EXPECT_GT(rank == 0 ? waits[late] : back[late], 0);
     input.counts_total = view_of(counts.data(), DType::i32, {kExperts / 2 - 1});
     EXPECT_THROW(buffer.dispatch(batch.ids_view(), input), Error);
+  });
+}
+
+TEST(Buffer, ExpertsAreToldAsReady) {
+  on_ranks(2, {.experts = kExperts, .max_tokens = kTokens, .timeout = seconds(1)}, [](Buffer& buffer, Bootstrap&) {
+    Batch batch(buffer.topology().rank);
+    constexpr int64_t kCall = int64_t{1} << 32;
+    std::vector<int64_t> ready(kExperts / 2);
+    DispatchInput input{.x = batch.x_view(), .scales = {}, .weights = {}};
+    input.expert_ready = view_of(ready.data(), DType::i64, {kExperts / 2});
+    const DispatchOptions grouped{.layout = Layout::expert_major};
+    for (int64_t call = 1; call <= 3; ++call) {
+      buffer.dispatch(batch.ids_view(), input, grouped);
+      EXPECT_EQ(ready, std::vector<int64_t>(kExperts / 2, call * kCall));
+    }
+    const Split<Received> split = buffer.dispatch_send(batch.ids_view(), input, grouped);
+    split.receive();
+    EXPECT_EQ(ready, std::vector<int64_t>(kExperts / 2, 4 * kCall));
+    EXPECT_THROW(buffer.dispatch(batch.ids_view(), input), Error);  // token-major
+    input.expert_ready.shape = {kExperts / 2 - 1};
+    EXPECT_THROW(buffer.dispatch(batch.ids_view(), input, grouped), Error);
+    EXPECT_EQ(ready, std::vector<int64_t>(kExperts / 2, 4 * kCall));
+    if (buffer.topology().rank == 1) return;
+    input.expert_ready.shape = {kExperts / 2};
+    EXPECT_THROW(buffer.dispatch(batch.ids_view(), input, grouped), Error);  // the other rank never comes
+    EXPECT_THAT(ready, ::testing::Each(::testing::Ge(5 * kCall)));  // so that nobody waits for experts of it
   });
 }
 

@@ -24,6 +24,10 @@ class Machine {
   /// This rank's part of a symmetric heap, for the rows of one output (I14); null if it has none, or less.
   virtual std::byte* heap(int64_t) { return nullptr; }
   virtual bool has_heap() const { return false; }
+
+  // Of MachineOptions::held_writer: makes what it wrote there so far arrive in the reader's window; a counter behind the rest.
+  virtual void deliver(int64_t /*offset*/, int64_t /*bytes*/) {}
+  virtual void deliver_counter(int64_t /*offset*/) {}
 };
 
 struct MachineOptions {
@@ -31,6 +35,8 @@ struct MachineOptions {
   std::chrono::nanoseconds timeout = std::chrono::seconds(20);
   bool tags = false;   // see Context
   bool words = false;  // the windows have self-announcing words
+  int held_writer = -1;  // a rank whose puts to held_reader do not arrive
+  int held_reader = -1;
   bool fills = true;   // memory starts out filled, so that what a step must not touch shows; benchmarks do without
 };
 

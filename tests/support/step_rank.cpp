@@ -92,6 +92,8 @@ void StepRank::take_route() {
   dispatch_.out.num_dropped = memory_.take<int64_t>(1);
   if (dispatch_case_.layout == Layout::token_major) return;
   route.expert_row = memory_.take<int32_t>(local * topo_.world);
+  if (dispatch_case_.tells_ready && ready_ == nullptr) ready_ = memory_.take<uint64_t>(local, 0);
+  if (dispatch_case_.tells_ready) dispatch_.out.ready = {.words = ready_, .goals = memory_.take<uint64_t>(local)};
   dispatch_.out.expert_offsets = memory_.take<int64_t>(local + 1);
   if (dispatch_case_.layout == Layout::slab) dispatch_.out.layout_range = memory_.take<int64_t>(local * topo_.world);
 }
@@ -212,6 +214,7 @@ Tables StepRank::dispatched() {
                        {"row_weights", out.row_weights, 4 * rows},
                        {"counts", out.counts, 4 * local},
                        {"expert_offsets", out.expert_offsets, 8 * (local + 1)},
+                       {"ready", out.ready.words, 8 * local},
                        {"row_source", out.row_source, 4 * rows},
                        {"row_token", out.row_token, 4 * rows},
                        {"layout_range", out.layout_range, 8 * local * world},

@@ -37,6 +37,13 @@ class StepRank {
   const DispatchArgs& dispatch_args() const { return dispatch_; }
   CombineArgs echo_args(const CombineCase& = {});
 
+  /// What a dispatch gets, once prepared; whole_dispatch() and send_dispatch() do that, too.
+  void prepare_dispatch(const DispatchCase&);
+  template <class T>
+  T* take(int64_t count) { return memory_.take<T>(count); }
+  template <class T>
+  T at(const T* word) { return memory_.at(word); }
+
   Ledger ledger();
   Machine& machine() { return machine_; }
   const Context& context() const { return ctx_; }
@@ -44,7 +51,6 @@ class StepRank {
   CallState state();
 
  private:
-  void prepare_dispatch(const DispatchCase&);
   void prepare_combine(const CombineCase&, uint64_t seed);
   void take_route();
   void take_outputs();
@@ -61,6 +67,7 @@ class StepRank {
   Context ctx_;
   PlanView plan_;
   TableView ids_;  // the caller's
+  uint64_t* ready_ = nullptr;  // of all dispatches that tell of experts
   DispatchCase dispatch_case_;
   DispatchArgs dispatch_;
   CombineCase combine_case_;

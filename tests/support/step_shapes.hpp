@@ -18,6 +18,7 @@ struct DispatchCase {
   int64_t capacity = -1;  // with fixed_size: rows of the outputs; -1 = the worst case
   bool zero_padding = false;
   bool split = false;
+  bool tells_ready = false;  // of experts, in grouped layouts
 };
 
 struct CombineCase {
