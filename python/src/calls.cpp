@@ -49,7 +49,7 @@ Sent<Received> dispatch_send(OwnBuffer& own, nb::handle given, nb::handle x, nb:
                              const DispatchOptions& options, Stream stream, int num_sms) {
   const auto route = arrays_or_refusal<Route>(own, &Buffer::refuse_dispatch, given);
   auto arrays = arrays_or_refusal<DispatchArrays>(own, &Buffer::refuse_dispatch, x, dtype, scales, weights, global_scale,
-                                                  counts, waits);
+                                                  counts, waits, ready);
   const DispatchOptions all = placed(options, stream, num_sms);
   auto split = blocking(own.get(), [&](Buffer& buffer) {
     return route.plan != nullptr ? buffer.dispatch_send(*route.plan, arrays.input(), all)
