@@ -73,7 +73,7 @@ no_gpu = heddle._core.cuda_problem()
 @pytest.mark.parametrize("layout", ["token_major", "expert_major"])
 def test_on_gpus_results_are_torchs_tensors_in_the_heap(layout):
     torch = pytest.importorskip("torch")
-    test_cuda = pytest.importorskip("test_cuda")
+    gpus = pytest.importorskip("gpus")
 
     def body(buffer, meet):
         held = []
@@ -85,10 +85,10 @@ def test_on_gpus_results_are_torchs_tensors_in_the_heap(layout):
             held = [*held[-3:], (round, received, combined)]
             meet()
         rows = buffer.metrics().dispatch.rows_in_place
-        last = [(round, test_cuda.host(got.x), test_cuda.host(out.x), got.row_source.cpu()) for round, got, out in held]
+        last = [(round, gpus.host(got.x), gpus.host(out.x), got.row_source.cpu()) for round, got, out in held]
         return last, rows
 
-    for rank, (held, rows) in enumerate(test_cuda.on_gpus(2, body, experts=EXPERTS, heap_bytes=1 << 30)):
+    for rank, (held, rows) in enumerate(gpus.on_gpus(2, body, experts=EXPERTS, heap_bytes=1 << 30)):
         assert rows > 0
         for round, x, out, sources in held:
             sent, ids = batch(rank, round)
