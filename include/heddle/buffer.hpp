@@ -94,6 +94,9 @@ struct DispatchOptions {
   int max_tokens = 0;      // of any rank; 0 = the buffer's
   bool zero_padding = false;  // clear rows that hold nothing
   bool drop_overflow = false; // rows past the capacity: count them only; else Error{overflow} after the call
+  // Fewer tensors to make: none of expert_offsets and dropped; row_source, and of grouped rows weights, only if weights are sent;
+  // row_token of a slab only, as [L, R x M]; exact sizes: no num_per_expert, which counts tells.
+  bool few_outputs = false;
   Placement on;               // fixed_size on a stream: the host waits for nothing, and learns of no overflow
 };
 
@@ -113,9 +116,18 @@ struct Received {
   // Where the host did not wait (fixed_size on a stream): empty, 0, and all rows; handle.status() and dropped tell more.
   std::vector<int> masked; // sources whose part is missing
   int64_t num_dropped = 0;
+  std::vector<int32_t> counts;  // exact mode: num_per_expert, for the host
   int64_t num_rows = 0;    // exact mode: rows of x that hold tokens or lie in gaps between groups
   Handle handle;
   Tensor dropped;          // [1] int64, num_dropped
+};
+
+/// Signals of a kernel that makes a combine's rows beside it: they are read once these show `wanted`, by the buffer's deadline.
+struct RowSignals {
+  TensorView words;    // int32, contiguous: [L] one for all rows of an expert; with rows_each [L x ceil(R M / rows_each)] or more
+  TensorView counts{};  // [L] int32 rows of each expert, with rows_each
+  int rows_each = 0;
+  uint32_t wanted = 0;
 };
 
 struct CombineInput {
@@ -124,6 +136,7 @@ struct CombineInput {
   TensorView row_weights;      // optional: token-major [rows, K], others [rows] float32; returned as Combined::weights
   TensorView weights;          // optional [T, K] float32: weights that the dispatch was not given
   TensorView waits_total{};    // statistics: optional [R] int64, as a dispatch's
+  RowSignals ready{};          // of grouped rows; words not set: they are there
 };
 
 struct CombineOptions {

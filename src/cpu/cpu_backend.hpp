@@ -40,6 +40,10 @@ class CpuBackend : public Backend {
     run([&](const auto& coop) { make_plan(coop, topo, view); return true; });
   }
 
+  bool await_signals(const Context& ctx, const SignalView& view) override {
+    return heddle::await_signals(port_, ctx, view, 0, 1);
+  }
+
   bool dispatch_send(const DispatchArgs& a) override {
     make_plan_of(a);
     return ended(a, run([&](const auto& coop) { return heddle::dispatch_send(coop, port_, a); }));

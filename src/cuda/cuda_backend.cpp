@@ -14,6 +14,7 @@
 #include "cuda/dispatch_pump.hpp"
 #include "cuda/graph_keep.hpp"
 #include "cuda/host_words.hpp"
+#include "cuda/signals.hpp"
 #include "cuda/take_ids.hpp"
 #include "memory/cuda_driver.hpp"
 
@@ -85,6 +86,11 @@ std::shared_ptr<void> CudaBackend::allocate(size_t bytes) {
   return block;
 }
 
+std::shared_ptr<void> CudaBackend::share(size_t bytes) {
+  const CudaDevice device(parts_.device);
+  return map_host_words(bytes);
+}
+
 std::shared_ptr<void> CudaBackend::take(size_t bytes) {
   drop_what_graphs_left();
   auto block = pool_.take(bytes);
@@ -145,6 +151,16 @@ void CudaBackend::plan(const Topology& topo, const PlanView& view) {
   fire(plan_shot(topo, view, arguments));
   order_->note(launch_.stream);
   if (launch_.wait && !is_capturing()) drain();
+}
+
+bool CudaBackend::await_signals(const Context& ctx, const SignalView& view) {
+  const CudaDevice device(parts_.device);
+  uint64_t* faulted = faulted_.get();
+  void* arguments[] = {const_cast<DirectPort*>(&port_), const_cast<Context*>(&ctx), const_cast<SignalView*>(&view), &faulted};
+  order_->follow(launch_.stream);
+  fire({.kernel = await_signals_kernel(), .arguments = arguments, .threads = kSignalThreads, .stream = launch_.stream});
+  order_->note(launch_.stream);
+  return true;
 }
 
 template <class Args>

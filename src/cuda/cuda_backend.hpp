@@ -33,6 +33,7 @@ class CudaBackend : public Backend {
   int num_sms() const { return num_sms_; }
 
   std::shared_ptr<void> allocate(size_t bytes) override;
+  std::shared_ptr<void> share(size_t bytes) override;
   std::shared_ptr<void> take(size_t bytes) override;
   void read(void* to, const void* from, size_t bytes) override;
   void write(void* to, const void* from, size_t bytes) override;
@@ -44,6 +45,7 @@ class CudaBackend : public Backend {
   void take_map(const TableView&, uint8_t* to) override;
   uint64_t bad_id(const IdCheck&) const override;
   void plan(const Topology&, const PlanView&) override;
+  bool await_signals(const Context&, const SignalView&) override;
   bool dispatch_send(const DispatchArgs&) override;
   bool dispatch_headers(const DispatchArgs&) override;
   bool dispatch_receive(const DispatchArgs&) override;

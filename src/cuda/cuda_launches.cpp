@@ -5,6 +5,7 @@
 #include "cuda/cuda_backend.hpp"
 #include "cuda/decode.hpp"
 #include "cuda/plan_blocks.hpp"
+#include "cuda/signals.hpp"
 #include "cuda/take_ids.hpp"
 #include "memory/cuda_driver.hpp"
 
@@ -58,7 +59,8 @@ void CudaBackend::rehearse(Workers workers) {
   rehearse_decode(dispatch, combine);
   const ServiceKernels& services = service_kernels();
   for (const void* kernel : {services.publish_fault, services.close_pair, services.announce_destroyed,
-                             services.claim_fault, services.reset, take_ids_kernel(), take_map_kernel()}) {
+                             services.claim_fault, services.reset, take_ids_kernel(), take_map_kernel(),
+                             await_signals_kernel()}) {
     cudaFuncAttributes ignored{};
     check_cuda(cudaFuncGetAttributes(&ignored, kernel), "loading a kernel");
   }

@@ -1,5 +1,5 @@
-// Counters and flags that other ranks see. Ordering is by acquire and release on 64-bit words only: no stand-alone fences,
-// which ThreadSanitizer cannot see. On a GPU the scope is the system: the reader may be a peer or the host.
+// Counters and flags that other ranks see. Ordering is by acquire and release on 64-bit words only (32-bit ones of callers): no
+// stand-alone fences, which ThreadSanitizer cannot see. On a GPU the scope is the system: the reader may be a peer or the host.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,17 @@ HEDDLE_HD inline uint64_t load_acquire(const uint64_t* word) {
   return value;
 #else
   return std::atomic_ref<uint64_t>(*const_cast<uint64_t*>(word)).load(std::memory_order_acquire);
+#endif
+}
+
+/// Of a caller's word.
+HEDDLE_HD inline uint32_t load_acquire(const uint32_t* word) {
+#if HEDDLE_ON_DEVICE
+  uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  return value;
+#else
+  return std::atomic_ref<uint32_t>(*const_cast<uint32_t*>(word)).load(std::memory_order_acquire);
 #endif
 }
 

@@ -1,5 +1,6 @@
 #include "ops/calls.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <type_traits>
 #include <utility>
@@ -46,6 +47,7 @@ Window window_of(const BufferParts& parts) {
 
 Calls::Calls(BufferParts parts)
     : parts_(std::move(parts)), device_(backend().device()), ledger_(backend().allocate(sizeof(Ledger))),
+      host_counts_(backend().share(sizeof(int32_t) * static_cast<size_t>(std::max(topology().num_local(topology().rank), 1)))),
       allocate_(allocator_of(backend())), id_(next_id()) {
   const auto timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(parts_.config.timeout).count();
   ctx_ = {.topo = parts_.topo, .window = window_of(parts_),

@@ -48,6 +48,8 @@ class Calls : public std::enable_shared_from_this<Calls> {
   /// Outputs are the caller's, also where a heap could give them.
   bool has_own_allocator() const { return has_own_allocator_ && parts_.heap_offset != nullptr; }
   Metrics& counters() { return metrics_; }
+  /// [L] for a call that the host waits for: until the next one.
+  int32_t* host_counts() { return static_cast<int32_t*>(host_counts_.get()); }
   uint64_t id() const { return id_; }
   uint64_t incarnation() const { return incarnation_; }
   /// Where the next steps run, and whether the host waits for them. `enough`: more multiprocessors gain nothing (0: all do).
@@ -101,6 +103,7 @@ class Calls : public std::enable_shared_from_this<Calls> {
   BufferParts parts_;
   Device device_;  // of the backend
   std::shared_ptr<void> ledger_;
+  std::shared_ptr<void> host_counts_;
   Context ctx_;
   uint64_t incarnation_ = 0;
   Allocate allocate_ = allocate_host;

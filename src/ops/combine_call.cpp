@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/math.hpp"
 #include "ops/row_counts.hpp"
 #include "protocol/combine.hpp"
 
@@ -27,6 +28,7 @@ CombineCall::CombineCall(Calls& calls, const Handle& handle, const CombineInput&
   check_row_weights();
   check_out(out);
   calls.check_waits("combine", input.waits_total);
+  check_signals();
   if (is_captured()) calls.backend().keep(route_);
   state_ = calls.backend().take(sizeof(CallState) + static_cast<size_t>(calls.topology().world));
   args_.call.ctx = calls.context();
@@ -102,6 +104,42 @@ void CombineCall::check_row_weights() const {
           {"row_weights.numel", weights.numel(), wanted}, "combine: row_weights is {}, legal: contiguous float32 [{}{}]",
           weights.describe(), route_->rows, token_major ? fmt::format(", {}", topk) : "");
   calls_.check_device("combine", "row_weights", weights);
+}
+
+void CombineCall::check_signals() const {
+  const RowSignals& ready = input_.ready;
+  if (!ready.words.is_set()) return;
+  const auto local = int64_t{calls_.topology().num_local(calls_.topology().rank)};
+  require(route_->layout == Layout::slab, {"ready"}, "combine: ready is given, legal with a slab's handle");
+  require(ready.rows_each >= 0, {"ready.rows_each", ready.rows_each, 0}, "combine: ready.rows_each = {}, legal: 0 or more",
+          ready.rows_each);
+  const int64_t wanted = local * signals_each();
+  require(ready.words.dtype == DType::i32 && ready.words.is_contiguous() && ready.words.numel() >= wanted,
+          {"ready.words", ready.words.numel(), wanted}, "combine: ready.words is {}, legal: {} or more contiguous int32",
+          ready.words.describe(), wanted);
+  calls_.check_device("combine", "ready.words", ready.words);
+  if (ready.rows_each == 0) return;
+  require(ready.counts.dtype == DType::i32 && ready.counts.numel() == local && ready.counts.is_contiguous(),
+          {"ready.counts", ready.counts.numel(), local}, "combine: ready.counts is {}, legal: contiguous int32 [{}]",
+          ready.counts.describe(), local);
+  calls_.check_device("combine", "ready.counts", ready.counts);
+}
+
+/// Of an expert.
+int64_t CombineCall::signals_each() const {
+  const int each = input_.ready.rows_each;
+  return each == 0 ? 1 : ceil_div(int64_t{calls_.topology().world} * route_->max_tokens, each);
+}
+
+/// On the launch's stream, before the first step.
+void CombineCall::await_signals() {
+  const RowSignals& ready = input_.ready;
+  if (!ready.words.is_set()) return;
+  const SignalView view{.words = static_cast<const uint32_t*>(ready.words.data),
+                        .counts = ready.rows_each > 0 ? static_cast<const int32_t*>(ready.counts.data) : nullptr,
+                        .experts = calls_.topology().num_local(calls_.topology().rank),
+                        .pitch = static_cast<int32_t>(signals_each()), .rows_each = ready.rows_each, .wanted = ready.wanted};
+  if (!calls_.backend().await_signals(calls_.context(), view)) calls_.raise_fault();
 }
 
 void CombineCall::check_out(DType out) const {
@@ -198,12 +236,14 @@ void CombineCall::send() {
   if (is_whole()) return;
   place(false);
   calls_.backend().wait_for(options_.on.after);
+  await_signals();
   if (!calls_.backend().combine_send(args_)) calls_.raise_fault();
 }
 
 bool CombineCall::run_whole() {
   place(is_awaited());
   calls_.backend().wait_for(options_.on.after);
+  await_signals();
   return calls_.backend().combine(args_);
 }
 

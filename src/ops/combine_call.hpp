@@ -21,6 +21,9 @@ class CombineCall : public InFlight {
   void check_bias(const TensorView&, const char* name, DType out) const;
   void check_weights() const;
   void check_row_weights() const;
+  void check_signals() const;
+  int64_t signals_each() const;
+  void await_signals();
   void check_out(DType out) const;
   Shape make_shape(DType out, bool split) const;
   Weights weights_mode(bool split) const;

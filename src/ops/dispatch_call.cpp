@@ -11,7 +11,7 @@ namespace heddle {
 DispatchCall::DispatchCall(Calls& calls, const PlanForDispatch& made, const DispatchInput& input,
                            const DispatchOptions& options, Use use)
     : InFlight(calls.backend().is_capturing()), calls_(calls), plan_(made.plan), input_(input), options_(options),
-      started_(calls.backend().now()) {
+      waived_(calls.backend()), started_(calls.backend().now()) {
   check_plan();
   max_tokens_ = options.max_tokens > 0 ? options.max_tokens : calls.config().max_tokens;
   fixed_ = options.fixed_size || use == Use::split || options.layout == Layout::slab;
@@ -139,6 +139,7 @@ void DispatchCall::finish() {
   const Report& report = calls_.backend().report();
   route_->num_received = report.received;
   result_.num_rows = options_.layout == Layout::token_major ? std::min(report.received, route_->rows) : report.rows;
+  if (!fixed_) take_counts();
   result_.num_dropped = is_awaited() ? report.num_dropped : 0;
   count_rows(args_.call, report, metrics, result_.masked);
   if (!is_awaited() && args_.offer.is_set) metrics.rows_in_place += static_cast<uint64_t>(report.received);
@@ -147,6 +148,12 @@ void DispatchCall::finish() {
          "dispatch: {} rows past capacity = {} were dropped (at least {} were needed); raise capacity or set drop_overflow",
          result_.num_dropped, route_->rows, result_.num_rows + result_.num_dropped);
   }
+}
+
+void DispatchCall::take_counts() {
+  const Topology& topo = calls_.topology();
+  const int32_t* counts = calls_.host_counts();
+  result_.counts.assign(counts, counts + topo.num_local(topo.rank));
 }
 
 }  // namespace heddle

@@ -51,9 +51,13 @@ class DispatchCall : public InFlight {
   Tensor make_x_in_heap(int64_t rows, const std::vector<int64_t>& dims);
   void offer_if_in_heap(const Tensor& x, int64_t rows);
   void take_scales(int64_t rows);
+  void take_places(int64_t rows);
   Tensor make(DType, std::vector<int64_t> shape);
+  template <class T>
+  T* take(Tensor&, DType, const std::vector<int64_t>& shape, bool waived);
   bool has_lost_a_source() const;
   void finish();
+  void take_counts();
 
   Calls& calls_;
   std::shared_ptr<const PlanData> plan_;
@@ -63,6 +67,7 @@ class DispatchCall : public InFlight {
   int32_t max_tokens_ = 0;
   std::shared_ptr<Route> route_;
   std::shared_ptr<void> state_;
+  Arena waived_;  // outputs that the caller does not want, but steps write
   DispatchArgs args_;
   Received result_;
   uint64_t started_ = 0;

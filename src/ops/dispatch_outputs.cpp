@@ -1,5 +1,7 @@
 // The memory that a dispatch fills: how much, and where.
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 #include "base/math.hpp"
 #include "device/quantise_args.hpp"
@@ -45,14 +47,14 @@ void DispatchCall::take_tables() {
   view.source_tokens = arena.take<int32_t>(topo.world);
   view.status = arena.take<uint8_t>(topo.world);
   view.send_row = arena.take<int32_t>(std::max(topo.world, topo.experts));
-  result_.num_per_expert = make(DType::i32, {local});
-  args_.out.counts = result_.num_per_expert.data<int32_t>();
-  result_.dropped = make(DType::i64, {1});
-  args_.out.num_dropped = result_.dropped.data<int64_t>();
+  const bool few = options_.few_outputs;
+  const bool tells_counts = !fixed_;  // the host waits for sizes anyway
+  args_.out.host_counts = tells_counts ? calls_.host_counts() : nullptr;
+  args_.out.counts = take<int32_t>(result_.num_per_expert, DType::i32, {local}, few && tells_counts);
+  args_.out.num_dropped = take<int64_t>(result_.dropped, DType::i64, {1}, few);
   if (options_.layout != Layout::token_major) {
     view.expert_row = arena.take<int32_t>(local * topo.world);
-    result_.expert_offsets = make(DType::i64, {local + 1});
-    args_.out.expert_offsets = result_.expert_offsets.data<int64_t>();
+    args_.out.expert_offsets = take<int64_t>(result_.expert_offsets, DType::i64, {local + 1}, few);
   }
   if (args_.out.ready.is_set()) args_.out.ready.goals = arena.take<uint64_t>(local);
   if (options_.layout == Layout::slab) {
@@ -64,6 +66,14 @@ void DispatchCall::take_tables() {
 
 Tensor DispatchCall::make(DType dtype, std::vector<int64_t> shape) {
   return calls_.allocate()(dtype, std::move(shape));
+}
+
+/// Where an output goes; if it is waived, to memory that lives as long as the call.
+template <class T>
+T* DispatchCall::take(Tensor& tensor, DType dtype, const std::vector<int64_t>& shape, bool waived) {
+  if (waived) return waived_.take<T>(std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>()));
+  tensor = make(dtype, shape);
+  return tensor.data<T>();
 }
 
 Tensor DispatchCall::make_x(int64_t rows) {
@@ -154,14 +164,21 @@ void DispatchCall::take_outputs(int64_t received, int64_t rows) {
     out.ids = result_.ids.data<int32_t>();
     out.weights = result_.weights.data<float>();
   }
-  if (!token_major) {
-    result_.weights = make(DType::f32, {rows});
-    out.row_weights = result_.weights.data<float>();
-  }
-  result_.row_source = make(DType::i32, {rows});
-  result_.row_token = make(DType::i32, {rows});
-  out.row_source = result_.row_source.data<int32_t>();
-  out.row_token = result_.row_token.data<int32_t>();
+  take_places(rows);
+}
+
+/// Of each row: whence it came, and the weight of a grouped one.
+void DispatchCall::take_places(int64_t rows) {
+  const bool token_major = options_.layout == Layout::token_major, is_slab = options_.layout == Layout::slab;
+  const bool few = options_.few_outputs, waives_weights = few && !input_.weights.is_set();
+  const int64_t group = worst_received();
+  const bool by_group = few && is_slab && group > 0;
+  OutputView& out = args_.out;
+  if (!token_major) out.row_weights = take<float>(result_.weights, DType::f32, {rows}, waives_weights);
+  if (!few || !token_major) out.row_source = take<int32_t>(result_.row_source, DType::i32, {rows}, waives_weights);
+  if (few && !is_slab) return;
+  const auto places = by_group ? std::vector<int64_t>{rows / group, group} : std::vector<int64_t>{rows};
+  out.row_token = take<int32_t>(result_.row_token, DType::i32, places, false);
 }
 
 }  // namespace heddle

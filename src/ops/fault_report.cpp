@@ -57,7 +57,7 @@ class Inquest {
 
   Verdict hold() {
     if (own_.code == FaultCode::unreceived || own_.code == FaultCode::peer_destroyed ||
-        own_.code == FaultCode::interrupted) {
+        own_.code == FaultCode::interrupted || own_.code == FaultCode::unready) {
       return {.culprit = own_.peer, .accuser = ctx_.topo.rank};
     }
     await_reports();
@@ -154,6 +154,9 @@ std::string describe(const Context& ctx, const Fault& fault, const Verdict& verd
       return fmt::format("{}: the call before it in its lane (call {}) was not received", call, fault.seen);
     case FaultCode::interrupted:
       return fmt::format("{}: interrupted while it waited for rank {} ({})", call, fault.peer, counter);
+    case FaultCode::unready:
+      return fmt::format("combine on rank {}: its rows were not ready within {:g} s (signal {}: wanted {}, seen {})", rank,
+                         seconds, fault.word, fault.wanted, fault.seen);
     case FaultCode::none: break;
   }
   return call + ": no fault";

@@ -3,29 +3,53 @@
 
 #include <heddle/buffer.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "protocol/backend.hpp"
 
 namespace heddle {
 
-/// Keeps the memory of a plan's or a route's tensors.
+/// Keeps the memory of a plan's or a route's tensors. On a GPU, where a block costs the host more than its bytes, small ones
+/// are cut from a larger one; elsewhere each is its own, so that sanitizers see who writes past its end.
 class Arena {
  public:
-  explicit Arena(Backend& backend) : backend_(&backend) {}
+  explicit Arena(Backend& backend) : backend_(&backend), cuts_(backend.is_asynchronous()) {}
 
   /// `count` elements, zeroed on the CPU only; count 0 is legal.
   template <class T>
   T* take(int64_t count) {
-    blocks_.push_back(backend_->take(static_cast<size_t>(count) * sizeof(T)));
-    return static_cast<T*>(blocks_.back().get());
+    return static_cast<T*>(take_bytes(static_cast<size_t>(count) * sizeof(T)));
   }
 
  private:
+  static constexpr size_t kAlign = 256;
+  static constexpr size_t kChunk = 16384;
+
+  void* take_bytes(size_t bytes) {
+    const size_t rounded = (bytes + kAlign - 1) / kAlign * kAlign;
+    if (!cuts_ || rounded > kChunk / 2) return take_block(bytes);
+    if (rounded > left_) {
+      next_ = static_cast<std::byte*>(take_block(kChunk));
+      left_ = kChunk;
+    }
+    left_ -= rounded;
+    return std::exchange(next_, next_ + rounded);
+  }
+
+  void* take_block(size_t bytes) {
+    blocks_.push_back(backend_->take(bytes));
+    return blocks_.back().get();
+  }
+
   Backend* backend_;  // outlived by what holds this: only take() uses it
+  bool cuts_;
   std::vector<std::shared_ptr<void>> blocks_;
+  std::byte* next_ = nullptr;
+  size_t left_ = 0;
 };
 
 struct PlanData {

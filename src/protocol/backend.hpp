@@ -12,6 +12,7 @@
 #include "protocol/ids.hpp"
 #include "protocol/launch.hpp"
 #include "protocol/report.hpp"
+#include "protocol/signals.hpp"
 
 struct CUevent_st;
 
@@ -27,7 +28,9 @@ class Backend {
 
   /// Memory that the steps can reach, zeroed. Never null.
   virtual std::shared_ptr<void> allocate(size_t bytes) = 0;
-  /// The same, uninitialised. What a capture takes lives as long as its graph.
+  /// The same where the host reads what steps write. May wait for all that runs on the GPU: when a buffer is born.
+  virtual std::shared_ptr<void> share(size_t bytes) { return allocate(bytes); }
+  /// The same as allocate(), uninitialised. What a capture takes lives as long as its graph.
   virtual std::shared_ptr<void> take(size_t bytes) { return allocate(bytes); }
   /// Copies between the host's memory and the steps', after all steps so far and before all later ones.
   virtual void read(void* to, const void* from, size_t bytes) = 0;
@@ -46,6 +49,8 @@ class Backend {
   virtual uint64_t bad_id(const IdCheck& check) const { return check.bad; }
 
   // Each returns false if the call ended in a fault; the ledger says which. True if it was not waited for.
+  /// Before a combine's first step: until the caller's kernel has made its rows.
+  virtual bool await_signals(const Context&, const SignalView&) = 0;
   virtual bool dispatch_send(const DispatchArgs&) = 0;
   virtual bool dispatch_headers(const DispatchArgs&) = 0;
   virtual bool dispatch_receive(const DispatchArgs&) = 0;

@@ -46,6 +46,7 @@ struct OutputView {
   float* weights = nullptr;         // token-major [rows][K]
   float* row_weights = nullptr;     // others [rows]
   int32_t* counts = nullptr;        // [L] token-major pairs, others rows
+  int32_t* host_counts = nullptr;   // [L] gets what counts gets in an exact dispatch's headers, for the host
   int64_t* expert_offsets = nullptr;  // [L + 1] others: first row of each group
   int32_t* row_source = nullptr;    // [rows], -1 = no row
   int32_t* row_token = nullptr;     // [rows] token index in its source, -1 = no row (a slab's src_info)

@@ -40,6 +40,7 @@ class DispatchLayout {
     deal_lanes(coop_, 0, local_, [&](long expert) {
       const auto count = static_cast<int32_t>(expert_count(static_cast<int>(expert)));
       a_.out.counts[expert] = count;
+      if (a_.out.host_counts != nullptr) a_.out.host_counts[expert] = count;
       if (a_.out.total_counts != nullptr) a_.out.total_counts[expert] += count;
     });
     coop_.sync();

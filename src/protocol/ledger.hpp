@@ -18,7 +18,8 @@ enum class FaultCode : uint32_t {
   peer_fault,      // a peer left the call by fault
   peer_destroyed,  // a peer destroyed its buffer
   unreceived,      // a send finds its lane's previous call not received (I6)
-  interrupted      // this rank's host broke the wait off
+  interrupted,     // this rank's host broke the wait off
+  unready          // the rows of a combine were not made in time (signals.hpp)
 };
 
 enum class Awaited : uint32_t { credit, header, rows, offer, reset };
@@ -35,6 +36,7 @@ struct Fault {
   uint64_t hash = 0;
   uint32_t peer_kind = 0;  // of a mismatch
   uint64_t peer_hash = 0;
+  int32_t word = -1;  // of signals
 };
 
 struct Ledger {
