@@ -17,7 +17,7 @@ from heddle.arguments import dispatch_options
 from python_calls import EXPERTS, HIDDEN, MOST, batch, measure
 
 Line = tuple[str, Callable[[], Any]]
-NOTHING = (None,) * 5
+NOTHING = (None,) * 6
 
 
 def calls(device: str, hidden: int) -> Iterator[Line]:
@@ -30,10 +30,9 @@ def calls(device: str, hidden: int) -> Iterator[Line]:
     options = dispatch_options(layout="slab", quantise="fp8", max_tokens=MOST)
     yield "heddle.Buffer.dispatch_slab", lambda: inner.dispatch_slab(ids, x, options)
     stream = torch.cuda.current_stream().cuda_stream if device == "cuda" else None
-    rest = (*NOTHING, options, stream, 0, True)
-    yield "C++ with its tensors", lambda: inner._core.dispatch_slab(ids, x, *rest)
+    yield "C++ with its tensors", lambda: inner._core.dispatch_slab(ids, x, *NOTHING, options)
     rest = (*NOTHING, None, options, stream, 0)
-    yield "C++, results left where they are", lambda: inner._core.dispatch(ids, x, *rest)
+    yield "C++, all results, left where they are", lambda: inner._core.dispatch(ids, x, *rest)
     own = heddle.Buffer(heddle.in_process(1)[0], experts=EXPERTS, device=device)
     yield "C++, the same in memory of its own", lambda: own._core.dispatch(ids, x, *rest)
 

@@ -12,10 +12,10 @@ from typing import Any
 from . import _core
 from .arguments import is_handle, sms
 from .bootstrap import as_bootstrap, patiently
-from .calls import Calls
 from .errors import UsageError
 from .frameworks import Array, is_torch
 from .once import once
+from .quick_calls import QuickCalls
 from .route import Handle, Plan
 from .streams import gpu_of, run_in
 
@@ -32,7 +32,7 @@ def buffer_of(key: int) -> Buffer:
     return buffer
 
 
-class Buffer(Calls):
+class Buffer(QuickCalls):
     """One rank's end of the pair of operations dispatch and combine.
 
     All ranks make the same calls in the same order. Any thread may call, one at a time. Arrays are NumPy arrays or

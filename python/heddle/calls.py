@@ -146,61 +146,6 @@ class Calls:
         sent = run_in(scope, core.dispatch_send, given, x, *arrays, name, chosen, number, most)
         return Split(sent, Received(sent.result, is_torch(x)), core, self._join(number, x))
 
-    def dispatch_tokens(
-        self,
-        plan: Plan,
-        x: Array,
-        options: _core.DispatchOptions,
-        *,
-        scales: Array | None = None,
-        weights: Array | None = None,
-    ) -> tuple[Any, ...]:
-        """dispatch() of torch tensors, token-major, whose results come at once, for callers that count microseconds.
-        `options`: arguments.dispatch_options().
-
-        Returns (x, scales, ids, weights, num_per_expert, Handle.recv_offset[1:, None], .recv_token, .source_tokens,
-        .recv_ids, plan's ids, core of the handle); ids of both are None for a plan from a rank map.
-        """
-        number, scope = self._place(None, x, scales, weights)
-        args = (plan._core, x, scales, weights, options, number, 0, True)
-        return run_in(scope, self._core.dispatch_tokens, *args)
-
-    def dispatch_slab(
-        self,
-        ids: Array,
-        x: Array,
-        options: _core.DispatchOptions,
-        *,
-        scales: Array | None = None,
-        weights: Array | None = None,
-        global_scale: Array | None = None,
-        counts_total: Array | None = None,
-        waits_total: Array | None = None,
-        expert_ready: Array | None = None,
-        splits: bool = False,
-    ) -> tuple[tuple[Any, ...], Callable[[], None] | None]:
-        """dispatch() by ids, or dispatch_send() if it `splits`, of torch tensors into a slab, for callers that
-        count microseconds. `options`: arguments.dispatch_options(). Errors are those of the two, and told to the other
-        ranks.
-
-        Returns (outputs, what receives or None); outputs are (x, scales, num_per_expert, row_token, layout_range,
-        weights, row_source, handle), those by place as [L, R x M], weights and sources only where weights were given.
-        """
-        core = self._core
-        arrays = (scales, weights, global_scale, counts_total, waits_total, expert_ready)
-        number, scope = self._place(None, x, *arrays)
-        call = core.dispatch_slab_send if splits else core.dispatch_slab
-        made = run_in(scope, call, ids, x, *arrays, options, number, 0, True)
-        if not splits:
-            return made, None
-        outputs, sent = made
-
-        def receive() -> None:
-            sent.receive(core)
-            join(self._gpu, number, lambda: outputs)
-
-        return outputs, receive
-
     def combine(
         self,
         handle: Handle,
@@ -264,7 +209,14 @@ class Calls:
         return Split(sent, Combined(sent.result, is_torch(x), out), self._core, self._join(args[-2], x))
 
     def _combine_arguments(
-        self, handle: Handle, x: Array, bias: Any, row_weights: Any, weights: Any, written: tuple[Any, Any], choices: tuple[Any, ...]
+        self,
+        handle: Handle,
+        x: Array,
+        bias: Any,
+        row_weights: Any,
+        weights: Any,
+        written: tuple[Any, Any],
+        choices: tuple[Any, ...],
     ) -> tuple[AbstractContextManager[Any] | None, tuple[Any, ...]]:
         """What C++ takes; the scope to call it in first."""
         dtype, out_dtype, weighted, float32_wire, num_sms, stream = choices
@@ -286,10 +238,14 @@ class Calls:
                 raise UsageError(f"stream is {stream!r}, legal on the CPU: None")
             return None, None
         if not self._has_allocator and is_torch(arrays[0]):
-            self._has_allocator = True
-            in_heap = TorchHeap(self._core, self._gpu).empty if self._core.has_heap else None
-            self._core.set_torch_allocator(self._gpu, in_heap)
+            self._allocate_by_torch()
         return place(self._gpu, stream, arrays)
+
+    def _allocate_by_torch(self) -> None:
+        """Results lie in torch's memory from now on."""
+        self._has_allocator = True
+        in_heap = TorchHeap(self._core, self._gpu).empty if self._gpu is not None and self._core.has_heap else None
+        self._core.set_torch_allocator(in_heap)
 
     def _join(self, stream: int | None, x: Array) -> Callable[[Any], None] | None:
         """What a split call does after its receive."""

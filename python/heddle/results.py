@@ -84,6 +84,11 @@ class Received:
         return self._core.num_dropped
 
     @property
+    def counts(self) -> list[int]:
+        """Of exact sizes num_per_expert, which the host knows as soon as them; else empty."""
+        return self._core.counts
+
+    @property
     def num_rows(self) -> int:
         """Rows of x that hold tokens or lie in gaps between groups."""
         return self._core.num_rows

@@ -49,7 +49,7 @@ def place(
     if not any(is_torch(one) for one in inputs):
         return None if stream is None else handle_of(stream), None
     torch = sys.modules["torch"]
-    current = _current(torch, gpu)
+    current = _core.torch_stream(gpu)
     wanted = current if stream is None else handle_of(stream)
     if wanted != current:
         return wanted, _in_stream(torch, gpu, wanted, inputs)
@@ -72,11 +72,6 @@ def _in_stream(torch: Any, gpu: int, number: int, inputs: tuple[Array | None, ..
     with torch.cuda.stream(stream):
         _use_in(stream, inputs)
         yield
-
-
-def _current(torch: Any, gpu: int) -> int:
-    number = _core.torch_stream(gpu)
-    return torch.cuda.current_stream(gpu).cuda_stream if number is None else number
 
 
 def join(gpu: int | None, stream: int | None, results: Callable[[], Iterable[Array | None]]) -> None:

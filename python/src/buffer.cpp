@@ -12,6 +12,7 @@
 #include "placement.hpp"
 #include "seconds.hpp"
 #include "tensor.hpp"
+#include "torch_memory.hpp"
 
 namespace heddle::python {
 namespace {
@@ -91,7 +92,8 @@ void bind_buffer(nb::module_& m) {
   m.def("predicted_bytes", &predicted_bytes, nb::arg("config"), nb::arg("ranks"));
   nb::class_<OwnBuffer> type(m, "Buffer");
   bind_calls(type);
-  bind_quick_calls(type);
+  bind_quick_dispatches(type);
+  bind_quick_combines(type);
   type.def("__init__", &make_buffer, nb::arg("bootstrap"), nb::arg("config"))
       .def_prop_ro("rank", [](const OwnBuffer& own) { return own.get().topology().rank; })
       .def_prop_ro("size", [](const OwnBuffer& own) { return own.get().topology().world; })
@@ -130,11 +132,11 @@ void bind_buffer(nb::module_& m) {
           "use_heap", [](OwnBuffer& own) { return HeapScope(own.get()); }, nb::keep_alive<0, 1>())
       .def(
           "set_torch_allocator",
-          [](OwnBuffer& own, int gpu, nb::object make) {
-            Allocate allocate = torch_allocator_of(std::move(make), gpu);
+          [](OwnBuffer& own, nb::object make) {
+            Allocate allocate = torch_allocator_of(std::move(make), own.get().config().device);
             blocking(own.get(), [&](Buffer& buffer) { buffer.set_allocator(std::move(allocate)); });
           },
-          nb::arg("gpu"), nb::arg("make").none())
+          nb::arg("make").none())
       .def("set_allocator",
            [](OwnBuffer& own, nb::callable make) {
              Allocate allocate = allocator_of(std::move(make));

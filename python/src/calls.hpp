@@ -7,6 +7,7 @@
 namespace heddle::python {
 
 void bind_calls(nb::class_<OwnBuffer>&);
-void bind_quick_calls(nb::class_<OwnBuffer>&);
+void bind_quick_dispatches(nb::class_<OwnBuffer>&);
+void bind_quick_combines(nb::class_<OwnBuffer>&);
 
 }  // namespace heddle::python

@@ -2,6 +2,8 @@
 
 #include <unordered_map>
 
+#include "strides.hpp"
+
 namespace heddle::python {
 namespace {
 
@@ -23,12 +25,6 @@ struct Given {
 
   static void drop(ManagedTensor* managed) { delete static_cast<Given*>(managed->context); }
 };
-
-std::vector<int64_t> strides_of(const TensorView& view) {
-  std::vector<int64_t> strides;
-  for (size_t i = 0; i < view.shape.size(); ++i) strides.push_back(view.stride(i));
-  return strides;
-}
 
 }  // namespace
 
@@ -69,12 +65,14 @@ nb::object give(const Exchange& exchange, const Tensor& tensor, nb::dlpack::dtyp
   return nb::steal(static_cast<PyObject*>(object));
 }
 
-nb::object torch_stream(int gpu) {
+uintptr_t torch_stream(int gpu) {
   const Exchange* torch = exchange_of_torch();
+  if (torch == nullptr) {
+    return nb::cast<uintptr_t>(nb::module_::import_("torch").attr("cuda").attr("current_stream")(gpu).attr("cuda_stream"));
+  }
   void* stream = nullptr;
-  if (torch == nullptr) return nb::none();
   if (torch->current_stream(nb::device::cuda::value, gpu, &stream) != 0) throw nb::python_error();
-  return nb::int_(reinterpret_cast<uintptr_t>(stream));
+  return reinterpret_cast<uintptr_t>(stream);
 }
 
 }  // namespace heddle::python

@@ -38,7 +38,7 @@ const Exchange* exchange_of_torch();
 /// The tensor as an object of the framework, which keeps `tensor.owner`. Nothing if the framework cannot have it.
 nb::object give(const Exchange&, const Tensor& tensor, nb::dlpack::dtype);
 
-/// torch's current stream of a GPU as a number, or None where torch has no such table.
-nb::object torch_stream(int gpu);
+/// torch's current stream of a GPU as a number.
+uintptr_t torch_stream(int gpu);
 
 }  // namespace heddle::python

@@ -18,7 +18,7 @@ NB_MODULE(_core, m) {
   m.attr("features") = features;
   m.def("cuda_problem", &cuda_problem, "Why no GPU can be used here; empty: one can. The first call asks the driver.");
   m.def("num_gpus", [] { return heddle::list_cuda_devices().size(); });
-  m.def("torch_stream", &torch_stream, "torch's current stream of a GPU; None where torch does not tell it.");
+  m.def("torch_stream", &torch_stream, "torch's current stream of a GPU, as a number.");
   bind_errors(m);
   bind_bootstrap(m);
   bind_plan(m);

@@ -48,6 +48,7 @@ void bind_results(nb::module_& m) {
       .def_ro("masked", &Received::masked)
       .def_ro("num_dropped", &Received::num_dropped)
       .def_ro("num_rows", &Received::num_rows)
+      .def_ro("counts", &Received::counts)
       .def_prop_ro("x_dtype", [](const Received& received) { return dtype_of_x(received.x); })
       .def_prop_ro("x_says", [](const Received& received) { return describe_x(received.x); })
       .def_ro("handle", &Received::handle);

@@ -6,66 +6,14 @@
 
 #include <heddle/error.hpp>
 
-#include <array>
-
 #include "array.hpp"
 #include "dtype.hpp"
 #include "exchange.hpp"
+#include "foreign.hpp"
+#include "torch_memory.hpp"
 
 namespace heddle::python {
 namespace {
-
-/// Keeps an object of Python's (a framework's array, a callable) for C++; any thread may drop it.
-struct Foreign {
-  nb::object array;
-  std::vector<int64_t> shape;
-
-  explicit Foreign(nb::object object, std::vector<int64_t> its_shape = {})
-      : array(std::move(object)), shape(std::move(its_shape)) {}
-  ~Foreign() {
-    if (!nb::is_alive()) {
-      array.release();
-      return;
-    }
-    const nb::gil_scoped_acquire gil;
-    array.reset();
-  }
-};
-
-/// By its deleter a tensor's owner is known to be a Foreign.
-struct DropForeign {
-  void operator()(Foreign* foreign) const { delete foreign; }
-};
-
-/// torch.empty on a GPU, or what stands for it, with all that does not change from tensor to tensor.
-class TorchMemory {
- public:
-  TorchMemory(nb::object make, int gpu)
-      : torch_(nb::module_::import_("torch")), make_(std::move(make)), empty_(torch_.attr("empty")),
-        device_(torch_.attr("device")("cuda", gpu)) {}
-
-  nb::object make(DType dtype, const std::vector<int64_t>& shape) {
-    nb::object& type = types_[static_cast<size_t>(dtype)];
-    if (!type.is_valid()) type = torch_.attr(name_of(dtype));
-    const nb::object sizes = nb::cast(shape);
-    return make_.is_none() ? empty_(sizes, nb::arg("dtype") = type, nb::arg("device") = device_) : make_(type, sizes);
-  }
-
-  static void* address_of(nb::handle tensor) {
-    nb::dlpack::dltensor lent;
-    const Exchange* torch = exchange_of_torch();
-    if (torch != nullptr && torch->look(tensor.ptr(), &lent) == 0) {
-      return static_cast<std::byte*>(lent.data) + lent.byte_offset;
-    }
-    PyErr_Clear();
-    return reinterpret_cast<void*>(nb::cast<uintptr_t>(tensor.attr("data_ptr")()));
-  }
-
- private:
-  nb::module_ torch_;
-  nb::object make_, empty_, device_;
-  std::array<nb::object, static_cast<size_t>(DType::i64) + 1> types_;
-};
 
 template <class Framework>
 nb::object share(const Tensor& tensor, nb::dlpack::dtype dtype, Framework) {
@@ -87,6 +35,7 @@ nb::object to_dlpack(const Tensor& tensor) { return share(tensor, dlpack_of(tens
 
 /// Not every torch takes float8 by DLPack.
 nb::object to_torch(const Tensor& tensor) {
+  if (nb::object own = torch_tensor_of(tensor); own.is_valid()) return own;
   if (nb::object own = foreign_array(tensor); !own.is_none()) return own;
   if (const Exchange* torch = exchange_of_torch()) {
     if (nb::object given = give(*torch, tensor, dlpack_of(tensor.view.dtype)); given.is_valid()) return given;
@@ -109,24 +58,6 @@ Allocate allocator_of(nb::callable make) {
     HEDDLE_CHECK(arrived.view.shape == shape && arrived.view.is_contiguous(),
                  "the allocator returned {}, wanted contiguous {}", arrived.view.describe(), fmt::join(shape, " x "));
     return Tensor{arrived.view, std::shared_ptr<Foreign>(new Foreign(std::move(array), shape), DropForeign())};
-  };
-}
-
-Allocate torch_allocator_of(nb::object make, int gpu) {
-  const std::shared_ptr<TorchMemory> held(new TorchMemory(std::move(make), gpu), [](TorchMemory* memory) {
-    if (!nb::is_alive()) return;  // an interpreter that has ended takes nothing back
-    const nb::gil_scoped_acquire gil;
-    delete memory;
-  });
-  return [held, gpu](DType dtype, std::vector<int64_t> shape) {
-    const nb::gil_scoped_acquire gil;
-    nb::object tensor = held->make(dtype, shape);
-    const TensorView view{.data = TorchMemory::address_of(tensor),
-                          .dtype = dtype,
-                          .shape = shape,
-                          .strides = {},
-                          .device = {DeviceKind::cuda, gpu}};
-    return Tensor{view, std::shared_ptr<Foreign>(new Foreign(std::move(tensor), std::move(shape)), DropForeign())};
   };
 }
 

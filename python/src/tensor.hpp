@@ -23,8 +23,4 @@ nb::object foreign_array(const Tensor& tensor);
 /// An allocator that asks `make(dtype_name, shape)` for each output and gets an array back. Called with or without the GIL.
 Allocate allocator_of(nb::callable make);
 
-/// The same for `make(dtype, shape)` that returns contiguous tensors of torch's on a GPU, and is trusted; torch.empty there if
-/// it is None.
-Allocate torch_allocator_of(nb::object make, int gpu);
-
 }  // namespace heddle::python

@@ -91,3 +91,27 @@ def engram_body(rank):
 
 def test_engram(world):
     world.run(engram_body)
+
+
+def engram_scales_body(rank, dtype):
+    """Scales come with their rows, row by row or as TMA reads them."""
+    buffer = deep_ep.ElasticBuffer(rank.group, 1 << 25)
+    entries, columns = 50, 3
+    every = torch.cat([value(r, (entries, columns), dtype) for r in range(rank.size)])
+    mine = slice(rank.rank * entries, (rank.rank + 1) * entries)
+    rows = value(rank.rank, (entries, 32), torch.float32).to(torch.float8_e4m3fn)
+    buffer.engram_write(rows, every[mine])
+    indices = (torch.arange(14) * 37 + rank.rank).remainder(entries * rank.size).to(torch.int32).view(7, 2)
+    plain = buffer.engram_fetch(indices)()[1]
+    same(plain, every[indices.long()], "scales")
+    if dtype.itemsize != 4:
+        raises(lambda: buffer.engram_fetch(indices, use_tma_aligned_col_major_sf=True), "use_tma_aligned_col_major_sf")
+        return
+    turned = buffer.engram_fetch(indices, use_tma_aligned_col_major_sf=True)()[1]
+    same(turned, plain, "column-major scales")
+    assert turned.stride() == (2, 1, 16), turned.stride()  # 14 rows, rounded up
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.uint8])
+def test_engram_scales(world, dtype):
+    world.run(engram_scales_body, dtype)

@@ -36,49 +36,6 @@ def test_weights_travel(world, hook):
     world.run(weights_body, hook)
 
 
-MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-
-
-def nvfp4_body(rank, hook):
-    buffer = make(rank)
-    every = everyone(rank)
-    batch = every[rank.rank]
-    gain = torch.tensor(448.0 * 6 / 8)
-    (q, sf), count, handle, _, receive = buffer.low_latency_dispatch(
-        batch.x, batch.ids, MOST, EXPERTS, use_fp8=False, use_nvfp4=True, x_global_scale=gain, return_recv_hook=hook
-    )
-    if hook:
-        receive()
-    experts, rows = handle[0].shape
-    tiles, columns = -(-rows // 128), HIDDEN // 64
-    assert q.shape == (rows, HIDDEN // 2, experts) and q.dtype == torch.uint8
-    assert q.stride() == (HIDDEN // 2, 1, rows * HIDDEN // 2)
-    assert sf.shape == (32, 4, tiles, 4, columns, experts) and sf.dtype == torch.float8_e4m3fn
-    assert sf.stride() == (16, 4, columns * 512, 1, 512, tiles * columns * 512)
-    check_slab(rank, every, None, count, handle)
-    table = torch.tensor([*MAGNITUDES, *(-m for m in MAGNITUDES)])
-    block = torch.arange(HIDDEN // 16)
-    for local in range(experts):
-        for source in range(rank.size):
-            packed = int(handle[1][local, source])
-            for row in range(packed >> 32, (packed >> 32) + (packed & 0xFFFFFFFF)):
-                x = every[source].x[int(handle[0][local, row])].float().unflatten(0, (-1, 16))
-                scale = (gain * (x.abs().amax(dim=1) * (1 / 6))).clamp(max=448).to(torch.float8_e4m3fn)
-                seen = sf[row % 32, row % 128 // 32, row // 128, block % 4, block // 4, local]
-                same(seen.contiguous().view(torch.uint8), scale.view(torch.uint8), "scales of 16 channels")
-                codes = q[row, :, local]
-                values = table[torch.stack([codes & 15, codes >> 4], dim=1).flatten().long()].unflatten(0, (-1, 16))
-                step = scale.float()[:, None] / gain
-                nearest = (values * step - x).abs()
-                best = (table[None, None, :] * step[:, :, None] - x[:, :, None]).abs().amin(dim=2)
-                assert torch.allclose(nearest, best, atol=1e-5), "an element is not the nearest"
-
-
-@pytest.mark.parametrize("hook", [False, True])
-def test_nvfp4_bit_by_bit(world, hook):
-    world.run(nvfp4_body, hook)
-
-
 def per_token_body(rank, use_ue8m0):
     buffer = make(rank)
     every = everyone(rank)
@@ -100,69 +57,9 @@ def test_one_scale_a_token(world, use_ue8m0):
     world.run(per_token_body, use_ue8m0)
 
 
-def signals_body(rank):
-    """Combine reads rows once the GEMM's signals say that they are ready."""
-    import threading
-    import time
-
-    buffer = make(rank)
-    batch = everyone(rank)[rank.rank]
-    recv_x, count, handle, _, _ = buffer.low_latency_dispatch(batch.x, batch.ids, MOST, EXPERTS, use_fp8=False)
-    experts, rows = handle[0].shape
-    signal = torch.zeros(experts * -(-rows // 64), dtype=torch.int32)
-    ready, y = torch.zeros(experts, dtype=torch.int32), torch.zeros_like(recv_x)
-
-    def gemm(word, value):
-        time.sleep(0.2)
-        y.copy_(recv_x)
-        word.fill_(value)
-
-    for word, settings in (
-        (signal, {"packed_recv_count": count, "comp_signal": signal, "block_m": 64, "threshold": 3, "num_sms": 3}),
-        (ready, {"src_signals": ready.view(torch.uint32), "src_signal_expect_value": 5}),
-    ):
-        y.zero_()
-        thread = threading.Thread(target=gemm, args=(word, 3 if word is signal else 5))
-        thread.start()
-        combined, _, receive = buffer.low_latency_combine(
-            y, batch.ids, batch.weights, handle, overlap=True, return_recv_hook=True, **settings
-        )
-        receive()
-        thread.join()
-        close(combined, back(batch))
-    if rank.size == 1:
-        common = (y, batch.ids, batch.weights, handle)
-        raises(
-            lambda: buffer.low_latency_combine(*common, overlap=True, comp_signal=signal, threshold=1),
-            "return_recv_hook",
-        )
-        raises(
-            lambda: buffer.low_latency_combine(
-                *common,
-                overlap=True,
-                comp_signal=signal[1:],
-                threshold=1,
-                packed_recv_count=count,
-                return_recv_hook=True,
-            ),
-            "comp_signal is int32",
-        )
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_combine_waits_for_signals(world, ranks):
-    if world.device == "cuda":
-        pytest.skip("kernels do not poll signals yet")
-    world.run(signals_body, ranks=min(ranks, world.size))
-
-
 def refused_body(rank):
     buffer = make(rank)
     batch = everyone(rank)[rank.rank]
-    raises(
-        lambda: buffer.low_latency_dispatch(batch.x, batch.ids, MOST, EXPERTS, use_ue8m0_for_sf=True),
-        "use_ue8m0_for_sf is True",
-    )
     raises(
         lambda: buffer.low_latency_dispatch(batch.x, batch.ids, MOST, EXPERTS, use_fp8=False, use_nvfp4=True),
         "x_global_scale",

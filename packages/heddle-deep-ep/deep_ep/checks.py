@@ -107,13 +107,6 @@ def positive(name: str, value: Any, least: int = 1) -> int:
     return int(value)
 
 
-def refuse_fork(name: str, value: Any, off: Any, why: str) -> None:
-    """An argument of a fork that Heddle does not have, given other than `off`."""
-    if value is off or (value == off and type(value) is type(off)):
-        return
-    raise NotImplementedError(f"{name} is {value!r}, legal here: {off!r} ({why})")
-
-
 def _check_tensor(name: str, value: Any) -> None:
     if not isinstance(value, torch.Tensor):
         raise UsageError(f"{name} is a {type(value).__name__}, legal: a tensor")

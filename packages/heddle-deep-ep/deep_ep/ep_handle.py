@@ -72,8 +72,7 @@ class EPHandle:
             self.num_recv_tokens_per_expert_list = first.num_recv_tokens_per_expert_list
             self.num_recv_tokens = first.num_recv_tokens
         elif not settings.fixed:
-            counts = self._counts.tolist()
-            self.num_recv_tokens_per_expert_list = [align(count, settings.alignment) for count in counts]
+            self.num_recv_tokens_per_expert_list = [align(count, settings.alignment) for count in received.counts]
             self.num_recv_tokens = self._route.num_received
 
     @once_but_in_graphs

@@ -10,6 +10,7 @@ import torch
 from heddle import UsageError
 
 from .checks import describe, positive
+from .column_major import column_major
 from .engine import Engine, telling_others
 from .packets import from_rows, to_rows
 from .ring import Ring
@@ -137,19 +138,24 @@ class Experimental:
     def engram_fetch(
         self, indices: torch.Tensor, num_qps: int = 0, use_tma_aligned_col_major_sf: bool = False
     ) -> Callable[[], tuple[torch.Tensor, torch.Tensor | None]]:
-        """A hook that returns (rows [T, e, H], scales or None) of indices [T, e] int32 into the table. On a GPU the
-        rows of other indices are zero; on the CPU they raise."""
+        """A hook that returns (rows [T, e, H], scales [T, e, P] or None) of indices [T, e] int32 into the table. On a
+        GPU the rows of other indices are zero; on the CPU they raise.
+
+        use_tma_aligned_col_major_sf  scales of a 4-byte type with strides (e, 1, T e rounded up to 4)"""
         if self._table is None:
             raise UsageError("engram_fetch: there is no table, legal after engram_write()")
         if not isinstance(indices, torch.Tensor) or indices.dim() != 2 or indices.dtype != torch.int32:
             raise UsageError(f"indices is {describe(indices)}, legal: int32 [tokens, entries]")
-        if use_tma_aligned_col_major_sf:
-            raise NotImplementedError("use_tma_aligned_col_major_sf is True, legal here: False")
+        table, scales, chosen = self._table, self._table_scales, indices.to(torch.int64)
+        if use_tma_aligned_col_major_sf and scales is not None and scales.element_size() != 4:
+            raise UsageError(
+                f"use_tma_aligned_col_major_sf is True with sf of {scales.dtype}, legal: with a type of 4 bytes"
+            )
         entries = self._table.shape[0]
         if not indices.is_cuda and indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < entries:
             raise UsageError(f"indices has {int(indices.min())} to {int(indices.max())}, legal: 0 to {entries - 1}")
-        table, scales, chosen = self._table, self._table_scales, indices.to(torch.int64)
-        return lambda: (_rows(table, chosen), None if scales is None else _rows(scales, chosen))
+        ordered = column_major if use_tma_aligned_col_major_sf else _as_it_is
+        return lambda: (_rows(table, chosen), None if scales is None else ordered(_rows(scales, chosen)))
 
     _table: torch.Tensor | None = None
     _table_scales: torch.Tensor | None = None
@@ -161,6 +167,10 @@ def _rows(table: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     legal = (flat >= 0) & (flat < table.shape[0])
     raw_rows = table.view(torch.uint8)[torch.where(legal, flat, 0)]
     return torch.where(legal[:, None], raw_rows, 0).view(table.dtype).view(*chosen.shape, table.shape[1])
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def _is_shape(shapes: Any) -> bool:

@@ -10,6 +10,7 @@ import torch
 from heddle import UsageError
 
 from .checks import biases, check_ids, check_int32, check_weights, device_of, positive, rows_and_scales
+from .column_major import column_major
 from .engine import Engine, telling_others
 from .ep_handle import EPHandle, Settings
 from .group import bootstrap_of, get_logical_domain_size, get_physical_domain_size
@@ -293,7 +294,7 @@ class ExpertBuffer:
 def _outputs(ask: Request, received: Any, handle: EPHandle) -> tuple[Any, Any, Any, EPHandle]:
     recv_x: Any = received.x
     if isinstance(ask.x, (tuple, list)):
-        recv_x = (received.x, _scales(received.scales, ask.tma_scales))
+        recv_x = (received.x, column_major(received.scales) if ask.tma_scales else received.scales)
     ids = None if handle.do_expand else received.ids.to(ask.topk_idx.dtype)
     weights = None if ask.topk_weights is None else received.weights
     if weights is not None and handle.do_expand and ask.zero_padding:
@@ -303,18 +304,6 @@ def _outputs(ask: Request, received: Any, handle: EPHandle) -> tuple[Any, Any, A
     elif handle.do_expand and ask.zero_padding and isinstance(recv_x, tuple):
         recv_x[1].view(torch.int32)[received.row_token < 0] = 0
     return recv_x, ids, weights, handle
-
-
-def _scales(scales: torch.Tensor, column_major: bool) -> torch.Tensor:
-    """Row-major as they came; or with columns that begin at multiples of 16 bytes, as TMA reads them."""
-    if not column_major:
-        return scales
-    rows, columns = scales.shape
-    pitch = align(rows, 4)
-    storage = scales.new_zeros(columns * pitch)
-    view = storage.as_strided((rows, columns), (1, pitch))
-    view.copy_(scales)
-    return view
 
 
 def buffer_size_hint(ranks: int, tokens: int, hidden: int, topk: int, fp8: bool, several: bool = True) -> int:

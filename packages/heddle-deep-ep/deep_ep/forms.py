@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -24,15 +25,28 @@ class Form(NamedTuple):
     global_scale: torch.Tensor | None = None
 
 
-def form_of(
-    x: torch.Tensor, use_fp8: bool, round_scale: bool, use_ue8m0: bool, use_nvfp4: bool, scale: Any, per_token: bool
-) -> Form:
+class Choices(NamedTuple):
+    """Arguments of low_latency_dispatch()."""
+
+    use_fp8: bool
+    round_scale: bool
+    use_ue8m0: bool
+    use_nvfp4: bool
+    use_ue8m0_for_sf: bool
+    x_global_scale: Any
+    pertoken_quant: bool
+
+
+def form_of(x: torch.Tensor, choices: Choices) -> Form:
+    use_fp8, round_scale, use_ue8m0, use_nvfp4, powers, scale, per_token = choices
     if use_ue8m0 and not round_scale:
         raise UsageError("use_ue8m0 is True with round_scale False, legal: both")
     if use_nvfp4:
         if use_fp8:
             raise UsageError("use_fp8 is True with use_nvfp4, legal: False")
-        return _nvfp4_form(x, scale)
+        return _fp4_by_powers(x) if powers else _nvfp4_form(x, scale)
+    if powers:
+        raise UsageError("use_ue8m0_for_sf is True with use_nvfp4 False, legal: both")
     if per_token and (round_scale or use_ue8m0):
         return _per_token_power_of_two(x, use_ue8m0)
     if not use_fp8 and not per_token:
@@ -52,9 +66,17 @@ def _rows_and_scales(x: torch.Tensor, scales: Any) -> Any:
 
 
 def _nvfp4_form(x: torch.Tensor, global_scale: Any) -> Form:
-    nvfp4.check(x, global_scale)
+    nvfp4.check(x)
+    nvfp4.check_scale(global_scale)
     one = global_scale.flatten()[:1].to(torch.float32)
     return Form(x, None, {"quantise": "nvfp4", "scale_layout": "tiles"}, nvfp4.as_gemms_read_it, global_scale=one)
+
+
+def _fp4_by_powers(x: torch.Tensor) -> Form:
+    nvfp4.check(x)
+    rows, exponents = nvfp4.by_powers(x)
+    outputs = partial(nvfp4.as_gemms_read_it, scale_type=torch.uint8)
+    return Form(rows, exponents, {"scale_layout": "tiles"}, outputs)
 
 
 def ready_fp4(x: torch.Tensor, scales: torch.Tensor) -> Form:

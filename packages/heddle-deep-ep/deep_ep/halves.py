@@ -18,11 +18,13 @@ def end_of_call(
     device: torch.device,
 ) -> tuple[EventOverlap, Callable[[], None] | None]:
     """(event, hook or None) of a call with tensors of `device`: None as `receive` if it has received. finish() runs
-    after that."""
+    after that, on the stream of the send, where receive() works."""
     if receive is None:
         if finish is not None:
             finish()
         return EventOverlap(EventHandle() if is_async else None), None
+    if finish is None:
+        return EventOverlap(None), receive  # whose second call does nothing
     stream = torch.cuda.current_stream(device) if device.type == "cuda" else CpuStream()
     waiting = [receive]
 
@@ -32,7 +34,6 @@ def end_of_call(
         rest = waiting.pop()
         with on(stream):
             rest()
-            if finish is not None:
-                finish()
+            finish()
 
     return EventOverlap(None), hook

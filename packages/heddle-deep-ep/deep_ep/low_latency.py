@@ -10,13 +10,13 @@ from heddle import UsageError
 from heddle.arguments import dispatch_options
 
 from . import low_latency_handle
-from .checks import check_ids, check_weights, positive, refuse_fork
+from .checks import check_ids, check_weights, positive
 from .combine_buffers import CombineBuffers
 from .engine import Engine, telling_others
-from .forms import Form, form_of
+from .forms import Choices, Form, form_of
 from .halves import end_of_call
 from .prepared import Prepared, PreparedCalls, key_of
-from .signals import wait_for_experts, wait_for_rows
+from .signals import of_experts, of_row_blocks
 from .sizes import low_latency_window
 from .trtllm import ReadyFp4
 from .utils.event import EventOverlap
@@ -69,6 +69,7 @@ class LowLatency(ReadyFp4):
         use_fp8      rows become float8_e4m3fn with a scale for each 128 channels; round_scale: powers of two;
                      use_ue8m0: as exponent bytes, four to an int32
         use_nvfp4    with use_fp8=False: rows become 4-bit with x_global_scale (branch hybrid-ep), in the kernel
+        use_ue8m0_for_sf  the same with powers of two as scales, uint8, without x_global_scale; by torch
         pertoken_quant  one float32 scale a token (rtp-llm)
         topk_weights [N, K] float32: travel as well, and the result has two more tensors (branch hybrid-ep)
         return_recv_hook  sends only; hook() receives. At most two such calls may be open; a third receives the first
@@ -90,8 +91,10 @@ class LowLatency(ReadyFp4):
             raise UsageError(f"x is {type(x).__name__}, legal: bfloat16 [tokens, hidden]")
 
         def form() -> Form:
-            refuse_fork("use_ue8m0_for_sf", use_ue8m0_for_sf, False, "upstream's is unfinished")
-            return form_of(x, use_fp8, round_scale, use_ue8m0, use_nvfp4, x_global_scale, pertoken_quant)
+            return form_of(
+                x,
+                Choices(use_fp8, round_scale, use_ue8m0, use_nvfp4, use_ue8m0_for_sf, x_global_scale, pertoken_quant),
+            )
 
         return self._dispatch_form(
             x,
@@ -203,7 +206,7 @@ class LowLatency(ReadyFp4):
                                        speak
         overlap       rows are read once their signals say so: comp_signal [L ceil(R M / 64)] int32 with
                       packed_recv_count, block_m, threshold; or src_signals [L] uint32 with src_signal_expect_value. On
-                      the CPU
+                      a GPU one multiprocessor waits for all of them, then the combine starts
 
         Returns (combined [N, H], event, hook or None).
         """
@@ -216,27 +219,33 @@ class LowLatency(ReadyFp4):
             own_waits = row_of_waits(
                 "combine_wait_recv_cost_stats", combine_wait_recv_cost_stats, self.rank, self.group_size
             )
+            ready = None
             if overlap and comp_signal is not None:
                 if not return_recv_hook:
                     raise UsageError("return_recv_hook is False, legal with overlap and comp_signal: True")
-                wait_for_rows(comp_signal, packed_recv_count, rows.shape[1], block_m, threshold, num_sms)
+                ready = of_row_blocks(comp_signal, packed_recv_count, rows.shape[1], block_m, threshold, num_sms)
             elif overlap:
-                wait_for_experts(src_signals, len(buffer.local_experts), src_signal_expect_value)
+                ready = of_experts(src_signals, len(buffer.local_experts), src_signal_expect_value)
         target = (
             out if out is None or out.stride(1) == 1 else torch.empty_like(out, memory_format=torch.contiguous_format)
         )
         sent = rows if rows.is_contiguous() else _as_rows(rows)
-        call = buffer.combine_send if return_recv_hook else buffer.combine
-        made: Any = call(route.handle, sent, weights=topk_weights, out=target, waits_total=own_waits)
+        (combined, _), receive = buffer.combine_rows(
+            route.handle,
+            sent,
+            weights=topk_weights,
+            out=target,
+            waits_total=own_waits,
+            ready=ready,
+            splits=return_recv_hook,
+        )
 
         def finish() -> None:
             assert out is not None and target is not None  # memory of the caller's that heddle cannot write to
             out.copy_(target)
 
-        combined = (made.result if return_recv_hook else made).x if out is None else out
-        receive = made.receive if return_recv_hook else None
         event, hook = end_of_call(receive, async_finish, None if target is out else finish, x.device)
-        return combined, event, hook
+        return combined if out is None else out, event, hook
 
     def get_next_low_latency_combine_buffer(self, handle: tuple[Any, ...]) -> torch.Tensor:
         """[L, R M, H] bfloat16 with rows H + H / 64 apart: written to, then combined by zero_copy=True."""

@@ -137,11 +137,10 @@ class NormalMode:
             options = dispatch_options(**fixed)
             plan = plan_of(buffer, topk_idx, in_rank)
         made = buffer.dispatch_tokens(plan, rows, options, scales=scales, weights=topk_weights)
-        recv_x, recv_scales, ids, weights, num_per_expert, *_ = made
+        recv_x, recv_scales, ids, weights, counts, *_ = made
         if topk_idx is None:
             counts, weights = exchange_counts(buffer, layout[2]), None
         else:
-            counts = [] if worst else num_per_expert.tolist()
             ids = ids.to(topk_idx.dtype)
             if offset is not None:
                 ids = torch.where(ids < 0, layout[2].numel(), ids + offset)
@@ -235,8 +234,8 @@ class NormalMode:
             biases = checks.biases(bias)
             way = way_of(buffer, route, self.runtime.resets, rows.shape[0])
         weights = None if topk_weights is None else first_rows(topk_weights, way.rows)
-        combined = buffer.combine(way.handle, first_rows(rows, way.rows), bias=biases or None, row_weights=weights)
-        return combined.x, combined.weights
+        sums, _ = buffer.combine_rows(way.handle, first_rows(rows, way.rows), bias=biases or None, row_weights=weights)
+        return sums
 
     internode_dispatch = dispatch
     internode_combine = combine

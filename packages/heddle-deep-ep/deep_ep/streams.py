@@ -1,5 +1,5 @@
-"""Where calls run. CUDA tensors: on a stream of the buffer's own, which the caller's waits for, or not. CPU: at
-once."""
+"""Where calls run. CUDA tensors: on the caller's stream, or on one of the buffer's own that the caller's does not wait
+for. CPU: at once."""
 
 from __future__ import annotations
 
@@ -73,8 +73,13 @@ class CommStream:
         is_async: bool = False,
     ) -> tuple[Result, EventOverlap]:
         """body() after `previous_event`, or after the current stream's work if there is none. The current stream waits
-        for it unless `is_async`; then the event, which is else EventOverlap(None), does so."""
+        for it unless `is_async`; then the event, which is else EventOverlap(None), does so.
+
+        What comes after the current stream's work and before what it gets next may as well run there: two events, two
+        changes of the stream and the guards of all tensors cost more than the rest of a call."""
         before = event_of(previous_event)
+        if before is None and not is_async:
+            return body(), EventOverlap(None)
         tensors = list(tensors_in(inputs)) if torch.cuda.is_initialized() else []
         if not any(tensor.is_cuda for tensor in tensors):
             return body(), EventOverlap(EventHandle() if is_async else None)
