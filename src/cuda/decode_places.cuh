@@ -13,7 +13,7 @@ namespace heddle {
 
 __device__ __noinline__ inline void leave_out_apart(const DispatchArgs& args) {
   if (args.out.num_dropped != nullptr) *args.out.num_dropped = num_dropped(args);
-  leave_out_dropped(args);
+  leave_out_dropped(Solo(), args);
 }
 
 /// By `threads` threads, whole warps of them: clears the payload of rows that nothing comes to.

@@ -103,7 +103,7 @@ HEDDLE_HD HEDDLE_APART void drop_if_masked(const Coop& coop, const std::byte* wi
 
 template <class Own>
 HEDDLE_HD HEDDLE_APART void close_dispatch(const Own& own, const DispatchArgs& args) {
-  if (is_leader(own)) leave_out_dropped(args);
+  leave_out_dropped(own, args);
   close_call(own, args.call);
 }
 

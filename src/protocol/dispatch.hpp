@@ -69,7 +69,7 @@ class Dispatch {
     }
     drop_masked_rows(coop_, port_.local(), a_);
     coop_.sync();
-    if (is_leader(coop_)) leave_out_dropped(a_);
+    leave_out_dropped(coop_, a_);
     if (a_.out.ready.is_set()) finish_ready();
     close_call(coop_, call_);
     return true;

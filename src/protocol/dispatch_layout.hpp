@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "device/block.hpp"
 #include "layout/first_row.hpp"
 #include "protocol/call.hpp"
 #include "protocol/dispatch_args.hpp"
@@ -139,24 +140,37 @@ HEDDLE_HD inline int64_t num_dropped(const DispatchArgs& args) {
   return dropped;
 }
 
-/// Counts and groups speak of the rows that are there: whoever reads the output by them stays inside it. By one lane.
-HEDDLE_HD inline void leave_out_dropped(const DispatchArgs& args) {
-  if (num_dropped(args) == 0) return;
+/// Token-major: takes the pairs of rows past the output's end off the counts. All members.
+template <class Coop>
+HEDDLE_HD void uncount_dropped_pairs(const Coop& coop, const DispatchArgs& args) {
+  constexpr int kAhead = 8;  // loads that are waited for together; a count that changes between them would part them
+  const int64_t topk = args.call.shape.topk;
+  const int64_t known = args.route.recv_offset[args.call.ctx.topo.world];
+  const int64_t end = (known < args.route.capacity ? known : args.route.capacity) * topk;
+  const int64_t width = int64_t{coop.size()} * coop.lanes();
+  int64_t first = args.out.rows * topk + int64_t{coop.index()} * coop.lanes() + coop.lane();
+  for (; first < end; first += kAhead * width) {
+    int32_t ids[kAhead];
+    for (int i = 0; i < kAhead; ++i) ids[i] = first + i * width < end ? args.route.recv_ids[first + i * width] : -1;
+    for (const int32_t id : ids) {
+      if (id >= 0) add_shared(&args.out.counts[id], -1);
+    }
+  }
+}
+
+/// Counts and groups speak of the rows that are there: whoever reads the output by them stays inside it. All members; nobody
+/// may still read what the layout says.
+template <class Coop>
+HEDDLE_HD void leave_out_dropped(const Coop& coop, const DispatchArgs& args) {
+  if (!is_grouped(args.call.shape)) return uncount_dropped_pairs(coop, args);
   const Topology& topo = args.call.ctx.topo;
   const int local = topo.num_local(topo.rank);
-  const int64_t topk = args.call.shape.topk;
-  const int64_t known = is_grouped(args.call.shape) ? 0 : args.route.recv_offset[topo.world];
-  const int64_t received = known < args.route.capacity ? known : args.route.capacity;
-  for (int64_t i = args.out.rows * topk; i < received * topk; ++i) {
-    if (args.route.recv_ids[i] >= 0) --args.out.counts[args.route.recv_ids[i]];
-  }
-  if (!is_grouped(args.call.shape)) return;
-  for (int expert = local; expert >= 0; --expert) {
+  deal_lanes(coop, 0, local + 1, [&](long expert) {
     int64_t& start = args.out.expert_offsets[expert];
     const int64_t left = args.out.rows > start ? args.out.rows - start : 0;
     if (expert < local && args.out.counts[expert] > left) args.out.counts[expert] = static_cast<int32_t>(left);
     if (start > args.out.rows) start = args.out.rows;
-  }
+  });
 }
 
 }  // namespace heddle
