@@ -12,7 +12,7 @@ namespace heddle {
 
 /// Whether the pump can do this call; else the plain steps do it. For the host.
 HEDDLE_HD inline bool has_pump(const CombineArgs& args) {
-  return !args.call.refusal.is_set() && !is_unreduced(args.call.shape) && combine_pieces(args.call).parts > 0;
+  return !args.call.refusal.is_set() && combine_pieces(args.call).parts > 0;
 }
 
 /// In the memory of a block. Beside the pump's, what would take many registers.
@@ -37,11 +37,25 @@ HEDDLE_HD HEDDLE_APART bool open_combine(const Own& own, Port& port, const Combi
   return Combine<Own, Port>(own, port, args).open();
 }
 
+/// Late weights to where the headers' tables go, by all members: one worker an owner takes longer than its results do.
+template <class Coop, class Port>
+HEDDLE_HD HEDDLE_APART void send_late_weights(const Coop& coop, Port& port, const CombineArgs& args) {
+  const Call& call = args.call;
+  const int64_t table = call.ctx.window.range(Kind::combine, call.state->lane, call.ctx.topo.rank) + range_of(call).table;
+  for (int owner = 0; owner < call.ctx.topo.world; ++owner) {
+    if (!is_live(*call.state, owner)) continue;
+    std::byte* at = port.stage({.peer = owner, .offset = table}, table_bytes(call.shape, call.ctx.topo.world));
+    fill_late_weights(args, owner, reinterpret_cast<float*>(at), int64_t{coop.index()} * coop.lanes() + coop.lane(),
+                      int64_t{coop.size()} * coop.lanes());
+  }
+  coop.sync();
+}
+
 /// Sends and reads the headers, and tells all blocks.
 template <class Own, class Port>
 HEDDLE_HD HEDDLE_APART void meet_combine(const Own& own, Port& port, const CombineArgs& args, PumpState* state) {
   Combine<Own, Port> steps(own, port, args);
-  steps.send_headers();
+  steps.send_headers(args.call.shape.weights == Weights::late);
   const bool ok = steps.headers();
   own.sync();
   if (is_leader(own)) store_release(&state->stage, static_cast<uint64_t>(ok ? Stage::ready : Stage::broken));
@@ -70,9 +84,20 @@ HEDDLE_HD HEDDLE_APART void note_results_in(const Coop& coop, const std::byte* w
 }
 
 template <class Coop, class Port>
-HEDDLE_HD HEDDLE_APART void add_combined(const Coop& coop, Port& port, const CombineArgs& args, int round) {
-  add_rows(coop, port, args.call,
-           [&](int source) { return last_of(args, source, round) - first_of(args, source, round); });
+HEDDLE_HD HEDDLE_APART void add_combined(const Coop& coop, Port& port, const CombineArgs& args, const PumpState& state, int round) {
+  add_rows(coop, port, args.call, [&](int source) -> int64_t {
+    if (is_unreduced(args.call.shape)) return static_cast<int64_t>(load_relaxed(&state.hits[source]));
+    return last_of(args, source, round) - first_of(args, source, round);
+  });
+}
+
+/// A part of each of a result's hits. Apart: it needs other registers than a sum. Arguments by value, as they then need not lie in
+/// memory.
+template <class Coop, class Port>
+HEDDLE_HD HEDDLE_APART void put_hits_apart(const Coop& coop, Port& port, ResultWriter writer, Target first,
+                                           int64_t stride, PumpState* state) {
+  const int count = put_hits(coop, port, writer, first, stride);
+  if (coop.lane() == 0 && writer.columns.first == 0) take_number(&state->hits[first.peer], static_cast<uint64_t>(count));
 }
 
 template <class Coop, class Port>
@@ -106,6 +131,7 @@ class CombinePump : Pump<Coop, Port> {
     if (state_->opened == 0) return false;
     this->note(Moment::opened);
     this->note_call();
+    if (call_.shape.weights == Weights::late) send_late_weights(coop_, port, args);
     if (meets_peers) meet_combine(own, port, args, state_);
     this->note(Moment::laid_out);
     for (int round = 0; round == 0 || round < most_rounds(call_); ++round) {
@@ -118,7 +144,7 @@ class CombinePump : Pump<Coop, Port> {
         this->note(Moment::received);
         if (!meet_after_round(coop_, call_, round)) return false;
         if (again || !fold_late(coop_, call_, *state_)) break;
-        if (is_leader(coop_)) state_->start_round();
+        if (is_leader(coop_)) state_->start_round(topo_.world);
         Base::open();
         coop_.sync();
       }
@@ -146,7 +172,7 @@ class CombinePump : Pump<Coop, Port> {
       desk_.leave();
     }
     if (may_send && (desk_.is_publisher() || !desk_.has_publisher()) && this->is_last_sender()) {
-      add_combined(coop_, port, args, round);
+      add_combined(coop_, port, args, *state_, round);
     }
     this->note(Moment::sent);
     return this->await_ready();
@@ -195,6 +221,7 @@ class CombinePump : Pump<Coop, Port> {
   HEDDLE_HD void send_piece(const Piece& piece, int round, int64_t place) {
     const PairRun run = this->board_->out[piece.source];
     const int64_t number = run.first + piece.number;
+    if (is_unreduced(call_.shape)) return send_hits(piece, round, place, run.base + number);
     const ResultWriter writer{.args = a_,
                               .i = run.base + number,
                               .late = late_weights(port_.local(), call_, piece.source, number),
@@ -203,6 +230,18 @@ class CombinePump : Pump<Coop, Port> {
     put_result(coop_, port_, writer, {.peer = piece.source, .offset = base + combine_board_->range.slot(place)}, combine_board_->range.stride,
                [&](std::byte* at) { writer.write_sum(coop_, at); });
     this->post(piece.source, round, place * combine_board_->pieces.parts + piece.part);
+  }
+
+  /// `i`: of all received tokens.
+  HEDDLE_HD void send_hits(const Piece& piece, int round, int64_t place, int64_t i) {
+    const CombineArgs& args = combine_board_->near.args();
+    const Pieces& pieces = combine_board_->pieces;
+    const Range& range = combine_board_->range;
+    const int64_t base = call_.ctx.window.range(Kind::combine, this->lane_, topo_.rank);
+    const Target first{.peer = piece.source, .offset = base + range.slot(place * places_of(call_.shape))};
+    const ResultWriter writer{.args = args, .i = i, .late = nullptr, .columns = columns_of(args, pieces, piece.part)};
+    put_hits_apart(coop_, combine_board_->near.port(), writer, first, range.stride, state_);
+    this->post(piece.source, round, place * pieces.parts + piece.part);
   }
 
   // --- as the tokens' source ---

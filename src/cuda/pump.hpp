@@ -254,7 +254,7 @@ HEDDLE_HD bool fold_late(const Coop& coop, const Call& call, const PumpState& st
 /// The credits of a later round, for all rounds but the first of open_lane(). All members; false: fault.
 template <class Coop, class Port>
 HEDDLE_HD bool await_next_round(const Coop& coop, Port& port, const Call& call, PumpState& state, int round) {
-  if (is_leader(coop)) state.start_round();
+  if (is_leader(coop)) state.start_round(call.ctx.topo.world);
   const uint64_t deadline = port.now() + call.ctx.timeout_ns;
   deal_lanes(coop, 0, call.ctx.topo.world, [&](long peer) {
     const int to = static_cast<int>(peer);

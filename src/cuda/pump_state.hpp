@@ -25,15 +25,17 @@ struct PumpState {
   uint64_t next[3] = {};          // claims of each Queue; atomic
   uint64_t blocks_sent = 0;       // blocks whose rows of the round are all announced; atomic
   uint64_t late[kMaxRanks] = {};  // 1: the source was masked while rows came; atomic
+  uint64_t hits[kMaxRanks] = {};  // of a combine whose hits travel alone: those sent to a source in this round; atomic
   uint64_t moments[kMoments] = {};
   int32_t senders = 0;  // workers of a block that send; 0: as many as are known to be good
 
-  HEDDLE_HD void start_round() {
+  HEDDLE_HD void start_round(int ranks) {
     for (uint64_t& word : next) word = 0;
+    for (int rank = 0; rank < ranks; ++rank) hits[rank] = 0;
     blocks_sent = 0;
   }
   HEDDLE_HD void start_call(int ranks, bool is_open) {
-    start_round();
+    start_round(ranks);
     for (int rank = 0; rank < ranks; ++rank) late[rank] = 0;
     store_relaxed(&stage, static_cast<uint64_t>(Stage::opening));
     opened = is_open;

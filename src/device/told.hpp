@@ -1,6 +1,8 @@
 // A small table that the lanes of a worker work out together and all of them read: lane k works out value k.
 #pragma once
 
+#include <cstdint>
+
 #include "base/macros.hpp"
 
 namespace heddle {
@@ -47,6 +49,22 @@ class ToldByLanes {
 template <class Value, int kMost, class Coop, class Make>
 HEDDLE_HD ToldByLanes<Coop, Value, kMost, Make> told_by_lanes(const Coop& coop, int count, const Make& make) {
   return {coop, count, make};
+}
+
+/// The sum of value(i) of all i below `count`, in every lane. All lanes of the worker call together; where lanes cannot ask one
+/// another, each works out all values.
+template <class Coop, class Value>
+HEDDLE_HD int64_t sum_by_lanes(const Coop& coop, int64_t count, const Value& value) {
+  int64_t sum = 0;
+#if HEDDLE_ON_DEVICE
+#pragma unroll 8
+  for (int64_t i = coop.lane(); i < count; i += coop.lanes()) sum += value(i);
+  for (int apart = 16; apart > 0; apart /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, static_cast<long long>(sum), apart);
+#else
+  (void)coop;
+  for (int64_t i = 0; i < count; ++i) sum += value(i);
+#endif
+  return sum;
 }
 
 /// False: `value` is false in all lanes. All lanes of the worker call together; where lanes cannot ask one another, it may be

@@ -35,15 +35,16 @@ class Combine {
     return true;
   }
 
-  HEDDLE_HD void send_headers() {
-    deal(coop_, 0, topo_.world, [&](long peer) { send_header(static_cast<int>(peer)); });
+  /// `has_tables`: late weights lie where the headers' tables go already.
+  HEDDLE_HD void send_headers(bool has_tables = false) {
+    deal(coop_, 0, topo_.world, [&](long peer) { send_header(static_cast<int>(peer), has_tables); });
     coop_.sync();
   }
 
   HEDDLE_HD bool headers() {
     if (!read_headers(coop_, port_, call_)) return false;
     if (is_refused()) return true;
-    deal_lanes(coop_, 0, topo_.world, [&](long owner) { check_count(static_cast<int>(owner)); });
+    deal(coop_, 0, topo_.world, [&](long owner) { check_count(static_cast<int>(owner)); });
     return settle(coop_, call_.ctx);
   }
 
@@ -72,34 +73,17 @@ class Combine {
 
   // --- as an owner ---
 
-  HEDDLE_HD void send_header(int source) {
+  HEDDLE_HD void send_header(int source, bool has_tables) {
     HeaderCounts counts{.slots = static_cast<int32_t>(tokens_per_round())};
     if (!is_refused()) {
-      counts.count = static_cast<int32_t>(results_in(source, 0, received_from(a_, source)));
+      counts.count = static_cast<int32_t>(results_in(coop_, a_, source, 0, received_from(a_, source)));
       counts.rounds = state_.rounds_to[source];
       counts.tokens = a_.plan.tokens;
     }
     put_header(coop_, port_, call_, source, counts, [&](uint32_t* table) {
-      if (call_.shape.weights == Weights::late) fill_late_weights(source, reinterpret_cast<float*>(table));
+      if (call_.shape.weights != Weights::late || has_tables) return;
+      fill_late_weights(a_, source, reinterpret_cast<float*>(table), coop_.lane(), coop_.lanes());
     });
-  }
-
-  HEDDLE_HD void fill_late_weights(int owner, float* table) const {
-    const int64_t topk = call_.shape.topk;
-    const int32_t* tokens = a_.plan.send_tokens + a_.plan.send_offset[owner];
-    for (int64_t i = coop_.lane(); i < a_.plan.sends(owner) * topk; i += coop_.lanes()) {
-      table[i] = a_.out.weights_in[tokens[i / topk] * topk + i % topk];
-    }
-  }
-
-  /// Rows on the wire for the source's received tokens [first, last), numbers within the source.
-  HEDDLE_HD int64_t results_in(int source, int64_t first, int64_t last) const {
-    if (!is_unreduced(call_.shape)) return last - first;
-    const int64_t topk = call_.shape.topk;
-    const int32_t* row_of = a_.route.row_of + a_.route.recv_offset[source] * topk;
-    int64_t hits = 0;
-    for (int64_t i = first * topk; i < last * topk; ++i) hits += row_of[i] != -1;
-    return hits;
   }
 
   HEDDLE_HD bool send_round(int round) {
@@ -130,9 +114,9 @@ class Combine {
     if (start >= last) return;
     for (int64_t i = start; i < last; ++i) send_results({source, round, i});
     const int64_t counter = counter_at(call_, topo_.rank, Awaited::rows);
-    port_.flush(coop_, source, counter, results_in(source, start, last));
+    port_.flush(coop_, source, counter, results_in(coop_, a_, source, start, last));
     const int parts = combine_pieces(call_).parts;
-    if (is_unreduced(call_.shape) || parts == 0) return;
+    if (parts == 0) return;
     for (int64_t i = start; i < last; ++i) {
       const ResultPlace result{source, round, i};
       mark_pieces(coop_, port_, call_, source, round, result.place(a_) * parts, parts);
@@ -141,46 +125,29 @@ class Combine {
 
   HEDDLE_HD void send_results(const ResultPlace& result) {
     if (!is_unreduced(call_.shape)) return send_sum(coop_, port_, a_, result, all_columns(a_));
-    const ResultWriter writer = writer_of(port_.local(), a_, result, all_columns(a_));
-    const int64_t place = result.place(a_) * call_.shape.topk;
     const Range range = range_of(call_);
-    for (int k = 0; k < call_.shape.topk; ++k) {
-      if (writer.row_of(k) == -1) continue;
-      put_result(coop_, port_, writer, target_of(call_, range, result.source, place + k), range.stride,
-                 [&](std::byte* at) { writer.write_hit(coop_, at, k); });
-    }
+    put_hits(coop_, port_, writer_of(port_.local(), a_, result, all_columns(a_)),
+             target_of(call_, range, result.source, result.place(a_) * places_of(call_.shape)), range.stride);
   }
 
   // --- as the tokens' source ---
 
-  /// Results that the owner will have sent once rounds [0, round] are over.
-  HEDDLE_HD int64_t results_until(int owner, int round) const {
-    const int64_t end = (round + 1) * tokens_per_round();
-    const int32_t* tokens = a_.plan.send_tokens + a_.plan.send_offset[owner];
-    if (!is_unreduced(call_.shape)) return lower_bound(tokens, a_.plan.sends(owner), end);
-    const int64_t topk = call_.shape.topk;
-    const int64_t pairs = (end < a_.plan.tokens ? end : a_.plan.tokens) * topk;
-    int64_t hits = 0;
-    for (int64_t i = 0; i < pairs; ++i) {
-      hits += a_.plan.ordinals[i] >= 0 && topo_.owner_of(a_.plan.ids[i]) == owner;
-    }
-    return hits;
-  }
-
-  /// A handle of another batch would leave this rank waiting, or summing what is not there.
+  /// A handle of another batch would leave this rank waiting, or summing what is not there. By one worker.
   HEDDLE_HD void check_count(int owner) const {
     if (!is_live(state_, owner) || state_.refused[owner]) return;
     const int last = rounds_of(a_.plan.tokens, tokens_per_round()) - 1;
-    if (state_.count[owner] == results_until(owner, last) && state_.rounds[owner] == last + 1) return;
-    claim_mismatch(call_, owner, header_from(port_.local(), call_, owner));
+    const int64_t wanted = results_until(coop_, a_, owner, last);
+    if (state_.count[owner] == wanted && state_.rounds[owner] == last + 1) return;
+    if (coop_.lane() == 0) claim_mismatch(call_, owner, header_from(port_.local(), call_, owner));
   }
 
   HEDDLE_HD bool receive_round(int round) {
     const uint64_t deadline = port_.now() + call_.ctx.timeout_ns;
-    deal_lanes(coop_, 0, topo_.world, [&](long peer) {
+    deal(coop_, 0, topo_.world, [&](long peer) {
       const int owner = static_cast<int>(peer);
       if (round >= state_.rounds[owner] || state_.refused[owner]) return;
-      await_rows(port_, call_, owner, results_until(owner, round), deadline);
+      const int64_t rows = results_until(coop_, a_, owner, round);
+      if (coop_.lane() == 0) await_rows(port_, call_, owner, rows, deadline);
     });
     if (!settle(coop_, call_.ctx)) return false;
     const Range range = range_of(call_);

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "device/told.hpp"
 #include "protocol/call.hpp"
 #include "protocol/combine_args.hpp"
 #include "protocol/combine_rows.hpp"
@@ -37,6 +38,13 @@ HEDDLE_HD inline int places_of(const Shape& shape) {
 /// Tokens of one round.
 HEDDLE_HD inline int window_tokens(const Call& call) { return range_of(call).count / places_of(call.shape); }
 
+/// Pieces of a combine: halves, of at least 2 KiB, of all that a token's owner has for it.
+HEDDLE_HD inline Pieces combine_pieces(const Call& call) {
+  const int64_t parts = call.shape.payload_bytes / 2048;
+  const int wanted = static_cast<int>(parts < 1 ? 1 : parts > 2 ? 2 : parts);
+  return Pieces::of(call, window_tokens(call), wanted);
+}
+
 HEDDLE_HD inline int64_t received_from(const CombineArgs& args, int source) {
   return args.route.recv_offset[source + 1] - args.route.recv_offset[source];
 }
@@ -51,6 +59,49 @@ HEDDLE_HD inline int64_t last_of(const CombineArgs& args, int source, int round)
   if (!is_live(*args.call.state, source) || round >= args.call.state->rounds_to[source]) return 0;
   const int32_t* tokens = args.route.recv_token + args.route.recv_offset[source];
   return lower_bound(tokens, received_from(args, source), (round + int64_t{1}) * window_tokens(args.call));
+}
+
+/// Rows on the wire for the source's received tokens [first, last), numbers within the source. By the lanes of one worker.
+template <class Coop>
+HEDDLE_HD int64_t results_in(const Coop& coop, const CombineArgs& args, int source, int64_t first, int64_t last) {
+  if (!is_unreduced(args.call.shape)) return last - first;
+  const int64_t topk = args.call.shape.topk;
+  const int32_t* row_of = args.route.row_of + (args.route.recv_offset[source] + first) * topk;
+  return sum_by_lanes(coop, (last - first) * topk, [&](int64_t i) { return row_of[i] != -1; });
+}
+
+/// Results that the owner will have sent once rounds [0, round] are over. By the lanes of one worker.
+template <class Coop>
+HEDDLE_HD int64_t results_until(const Coop& coop, const CombineArgs& args, int owner, int round) {
+  const PlanView& plan = args.plan;
+  const Topology& topo = args.call.ctx.topo;
+  const int64_t end = (round + int64_t{1}) * window_tokens(args.call);
+  if (!is_unreduced(args.call.shape)) return lower_bound(plan.send_tokens + plan.send_offset[owner], plan.sends(owner), end);
+  if (end >= plan.tokens) {
+    const int32_t* rows = plan.rows + topo.first_expert(owner);
+    return sum_by_lanes(coop, topo.num_local(owner), [&](int64_t i) { return rows[i]; });
+  }
+  return sum_by_lanes(coop, end * args.call.shape.topk, [&](int64_t i) {
+    return plan.ordinals[i] >= 0 && topo.owner_of(plan.ids[i]) == owner;
+  });
+}
+
+/// By one lane of `step` together: its share of the weights of the tokens that were sent to an owner. `table` is the header's.
+HEDDLE_HD inline void fill_late_weights(const CombineArgs& args, int owner, float* table, int64_t first, int64_t step) {
+  constexpr int kAhead = 8;  // loads that are waited for together
+  const auto topk = static_cast<uint32_t>(args.call.shape.topk);
+  const int32_t* tokens = args.plan.send_tokens + args.plan.send_offset[owner];
+  const int64_t end = args.plan.sends(owner) * int64_t{topk};
+  for (int64_t at = first; at < end; at += kAhead * step) {
+    float weights[kAhead];
+    for (int i = 0; i < kAhead; ++i) {
+      const auto pair = static_cast<uint32_t>(at + i * step < end ? at + i * step : at);
+      weights[i] = args.out.weights_in[int64_t{tokens[pair / topk]} * topk + pair % topk];
+    }
+    for (int i = 0; i < kAhead; ++i) {
+      if (at + i * step < end) table[at + i * step] = weights[i];
+    }
+  }
 }
 
 HEDDLE_HD inline Columns all_columns(const CombineArgs& args) { return {0, args.hidden}; }
@@ -100,6 +151,21 @@ HEDDLE_HD void put_result(const Coop& coop, Port& port, const ResultWriter& writ
   }
   coop.worker_sync();
   port.put(target, at, stride, counter_of_puts(port, call));
+}
+
+/// Each of the result's hits alone, k columns behind the first one's place: how many there were.
+template <class Coop, class Port>
+HEDDLE_HD int put_hits(const Coop& coop, Port& port, const ResultWriter& writer, const Target& first, int64_t stride) {
+  const auto rows = told_by_lanes<int32_t, kMaxTopk>(coop, writer.topk(), [&](int k) { return writer.row_of(k); });
+  int count = 0;
+  for (int k = 0; k < writer.topk(); ++k) {
+    const int32_t row = rows[k];
+    if (row == -1) continue;
+    ++count;
+    const Target target{.peer = first.peer, .segment = first.segment, .offset = first.offset + k * stride};
+    put_result(coop, port, writer, target, stride, [&](std::byte* at) { writer.write_hit(coop, at, row); });
+  }
+  return count;
 }
 
 /// Where this rank's result for a place of the round lies at the source.

@@ -65,10 +65,10 @@ struct ResultWriter {
     return {.row = args.experts.x + row * args.experts.x_stride + first_byte(args.experts.dtype), .weight = weight_of(k)};
   }
 
-  /// The hit of column k alone, as it is.
+  /// A hit alone, as it is: row_of() of its column.
   template <class Coop>
-  HEDDLE_HD void write_hit(const Coop& coop, std::byte* at, int k) const {
-    write_row(coop, at, row_of(k) < 0 ? nullptr : args.experts.x + row_of(k) * args.experts.x_stride);
+  HEDDLE_HD void write_hit(const Coop& coop, std::byte* at, int32_t row) const {
+    write_row(coop, at, row < 0 ? nullptr : args.experts.x + row * args.experts.x_stride);
   }
 
   /// For the weights' gradient: each column's value, 0 where it is not local.

@@ -31,13 +31,6 @@ struct Pieces {
 /// Pieces of a dispatch whose slots are `places`: whole rows.
 HEDDLE_HD inline Pieces dispatch_pieces(const Call& call, int64_t places) { return Pieces::of(call, places, 1); }
 
-/// Pieces of a combine: halves, of at least 2 KiB.
-HEDDLE_HD inline Pieces combine_pieces(const Call& call) {
-  const int64_t parts = call.shape.payload_bytes / 2048;
-  const int wanted = static_cast<int>(parts < 1 ? 1 : parts > 2 ? 2 : parts);
-  return Pieces::of(call, range_of(call).count, wanted);
-}
-
 /// Where in a window the tags lie that `source` stores there in this call.
 HEDDLE_HD inline int64_t tag_at(const Call& call, int source, int64_t tag) {
   return call.ctx.window.tags(call.shape.kind, call.state->lane, source) + tag * int64_t{sizeof(uint64_t)};
