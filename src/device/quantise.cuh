@@ -35,171 +35,172 @@ __device__ void quantise_block_alone(const QuantiseArgs& args, int64_t block) {
   }
 }
 
-// Four lanes share a block, so that a scale is worked out once for 32 channels of a lane, not for 8: that cost more than the
-// loads. A lane's channels come in four pieces, each 32 bytes of e4m3 together with its neighbours'. A warp does eight blocks
-// at a time and loads two such steps ahead.
-inline constexpr int kBlockLanes = 4;
-inline constexpr int kBlockPieces = kQuantiseBlock / kLaneColumns / kBlockLanes;
-inline constexpr int kWarpBlocks = 32 / kBlockLanes;
-inline constexpr int kQuantiseAhead = 2;
-
-/// Of the lanes of a block; all lanes of the warp are here.
-__device__ inline float largest_of_block(float largest) {
-#pragma unroll
-  for (int apart = kBlockLanes / 2; apart > 0; apart /= 2) {
-    largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, apart));
+/// The larger magnitude; NaN if there is one.
+struct LargerOrNan {
+  __device__ float operator()(float largest, float x) const {
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(largest), "f"(fabsf(x)));
+    return larger;
   }
-  return largest;
+};
+struct LargerFinite {
+  __device__ float operator()(float largest, float x) const { return larger_finite(largest, x); }
+};
+
+/// How a warp cuts a row: kLanes neighbours share a block of kChannels, so that a scale is worked out once for 32 or 16 channels of
+/// a lane, not for 8: that cost more than the loads. A lane's channels come in pieces of eight; lanes that share a block have the
+/// pieces between one another's, so that what they store lies together.
+template <int kChannelsEach, int kLanesEach>
+struct BlockCut {
+  static constexpr int kChannels = kChannelsEach;
+  static constexpr int kLanes = kLanesEach;
+  static constexpr int kPieces = kChannels / kLaneColumns / kLanes;
+  static constexpr int kAhead = 8 / kPieces;             // steps that are loaded before the first is used
+  static constexpr int kStep = 32 / kLanes * kChannels;  // channels of a warp
+
+  /// Of a step: where the lane's block and its share of it begin.
+  __device__ static int64_t first(int lane) { return lane / kLanes * kChannels + lane % kLanes * kLaneColumns; }
+  /// Each four lanes begin with another piece: those of a row in block memory would meet in its banks.
+  __device__ static int piece(int lane, int turn) { return (turn + lane / 4) % kPieces * kLanes * kLaneColumns; }
+
+  /// Of the lanes of a block; all lanes of the warp are here.
+  template <class Larger>
+  __device__ static float largest(float own, const Larger& larger) {
+#pragma unroll
+    for (int apart = kLanes / 2; apart > 0; apart /= 2) own = larger(own, __shfl_xor_sync(0xFFFFFFFFu, own, apart));
+    return own;
+  }
+};
+
+/// Eight channels' to_e2m1(), the first in the lowest bits; a NaN may keep its sign. A sum with a power of two rounds: its last
+/// place is the step between the numbers as large as the value.
+__device__ inline uint32_t round_to_e2m1(const float (&values)[kLaneColumns]) {
+  constexpr uint32_t kEach = 0x11111111u;
+  uint32_t codes = 0, signs = 0;
+#pragma unroll
+  for (int i = 0; i < kLaneColumns; ++i) {
+    const float magnitude = fminf(fabsf(values[i]), 6.0f);
+    const uint32_t power = max(bits_of(magnitude) & kFloatInf, bits_of(1.0f)) + (22u << 23);
+    const uint32_t steps = bits_of(magnitude + float_of(power)) - power;
+    codes += (steps + (power >> 22)) << (4 * i);
+    signs |= bits_of(values[i]) >> (28 - 4 * i) & 8u << (4 * i);
+  }
+  return codes - 2 * (127 + 22) * kEach | signs;
 }
 
 /// One lane's share of a block. Pieces past the row's end are zero and not written.
-template <class In>
+template <class In, class Cut>
 struct QuantisePieces {
-  LaneColumns<In> pieces[kBlockPieces];
+  LaneColumns<In> pieces[Cut::kPieces];
 
-  __device__ static int64_t column(int64_t first, int piece) { return first + piece * kBlockLanes * kLaneColumns; }
-
-  __device__ static QuantisePieces load(const QuantiseArgs& args, int64_t first) {
+  __device__ static QuantisePieces load(int lane, const QuantiseArgs& args, int64_t first) {
     QuantisePieces loaded;
 #pragma unroll
-    for (int p = 0; p < kBlockPieces; ++p) {
-      const int64_t at = column(first, p);
-      loaded.pieces[p] =
+    for (int turn = 0; turn < Cut::kPieces; ++turn) {
+      const int64_t at = first + Cut::piece(lane, turn);
+      loaded.pieces[turn] =
           at < args.hidden ? LaneColumns<In>::load(static_cast<const In*>(args.x) + at) : LaneColumns<In>{};
     }
     return loaded;
   }
 
-  /// fmaxf() passes over NaN by itself; Inf is rare enough to be looked for only where it was met.
-  __device__ float largest_finite() const {
-    float largest = 0.0f;
-    each([&](float x) { largest = fmaxf(largest, fabsf(x)); });
-    largest = largest_of_block(largest);
-    if (__all_sync(0xFFFFFFFFu, is_finite(largest))) return largest;
-    largest = 0.0f;
-    each([&](float x) { largest = larger_finite(largest, x); });
-    return largest_of_block(largest);
-  }
-
-  __device__ void write(const QuantiseArgs& args, int64_t first, float multiplier) const {
+  /// Of the lane's own.
+  template <class Larger>
+  __device__ float largest(const Larger& larger) const {
+    float found = 0.0f;
 #pragma unroll
-    for (int p = 0; p < kBlockPieces; ++p) {
+    for (const LaneColumns<In>& piece : pieces) {
       float x[kLaneColumns];
-      pieces[p].widen(x);
+      piece.widen(x);
 #pragma unroll
-      for (int i = 0; i < kLaneColumns; ++i) x[i] *= multiplier;
-      if (column(first, p) < args.hidden) store_columns(reinterpret_cast<e4m3*>(args.q + column(first, p)), x);
+      for (const float channel : x) found = larger(found, channel);
     }
+    return found;
   }
 
- private:
-  template <class Use>
-  __device__ void each(Use use) const {
+  /// Of the block. Inf and NaN are rare enough to be left out only where there are some. All lanes of the warp have read their
+  /// pieces then.
+  __device__ BlockRange range() const {
+    const float found = Cut::largest(largest(LargerOrNan{}), LargerOrNan{});
+    if (__all_sync(0xFFFFFFFFu, is_finite(found))) return {found, true};
+    return {Cut::largest(largest(LargerFinite{}), LargerFinite{}), is_finite(found)};
+  }
+
+  __device__ void write(int lane, const QuantiseArgs& args, int64_t first, float multiplier) const {
 #pragma unroll
-    for (int p = 0; p < kBlockPieces; ++p) {
+    for (int turn = 0; turn < Cut::kPieces; ++turn) {
+      const int64_t at = first + Cut::piece(lane, turn);
       float x[kLaneColumns];
-      pieces[p].widen(x);
+      pieces[turn].widen(x);
 #pragma unroll
-      for (int i = 0; i < kLaneColumns; ++i) use(x[i]);
+      for (float& channel : x) channel *= multiplier;
+      if (at >= args.hidden) continue;
+      if constexpr (Cut::kChannels == 16) *reinterpret_cast<uint32_t*>(args.q + at / 2) = round_to_e2m1(x);
+      else store_columns(reinterpret_cast<e4m3*>(args.q + at), x);
     }
   }
 };
 
-/// By a whole warp; x 16-aligned, q 8-aligned, hidden a multiple of 8.
-template <class In>
+/// By a whole warp; x 16-aligned, q 8-aligned, hidden a multiple of 8. q may lie where x does: a step's q ends before the next
+/// step's x begins.
+template <class In, class Cut>
 __device__ void quantise_by_warp(int lane, const QuantiseArgs& args) {
-  constexpr int64_t kStep = kWarpBlocks * kQuantiseBlock;
-  const int64_t mine = lane / kBlockLanes * kQuantiseBlock + lane % kBlockLanes * kLaneColumns;
-  for (int64_t start = 0; start < args.hidden; start += kQuantiseAhead * kStep) {
-    QuantisePieces<In> ahead[kQuantiseAhead];
+  for (int64_t start = 0; start < args.hidden; start += Cut::kAhead * Cut::kStep) {
+    QuantisePieces<In, Cut> ahead[Cut::kAhead];
 #pragma unroll
-    for (int k = 0; k < kQuantiseAhead; ++k) ahead[k] = QuantisePieces<In>::load(args, start + k * kStep + mine);
+    for (int k = 0; k < Cut::kAhead; ++k) {
+      ahead[k] = QuantisePieces<In, Cut>::load(lane, args, start + k * Cut::kStep + Cut::first(lane));
+    }
 #pragma unroll
-    for (int k = 0; k < kQuantiseAhead; ++k) {
-      const int64_t first = start + k * kStep + mine;
-      const QuantiseScale scale = quantise_scale(args, {.largest = ahead[k].largest_finite()});
-      ahead[k].write(args, first, scale.multiplier);
-      if (lane % kBlockLanes == 0 && first < args.hidden) write_scale(args, first / kQuantiseBlock, scale);
+    for (int k = 0; k < Cut::kAhead; ++k) {
+      const int64_t first = start + k * Cut::kStep + Cut::first(lane);
+      const QuantiseScale scale = quantise_scale(args, ahead[k].range());
+      __syncwarp();
+      ahead[k].write(lane, args, first, scale.multiplier);
+      if (lane % Cut::kLanes == 0 && first < args.hidden) store_scale(args, first / Cut::kChannels, scale);
     }
   }
+  if (lane == 0) clear_unused_scales(args, ceil_div(args.hidden, Cut::kChannels));
 }
 
-/// Eight channels' e2m1, the first in the lowest bits.
-__device__ inline uint32_t round_to_e2m1(const float (&values)[kLaneColumns]) {
-  uint32_t word = 0;
-#pragma unroll
-  for (int i = 0; i < kLaneColumns; ++i) word |= uint32_t{to_e2m1(values[i]).bits} << (4 * i);
-  return word;
-}
-
-/// Of `group` neighbouring lanes, a power of two; all lanes of the warp are here.
-__device__ inline BlockRange range_of_group(BlockRange range, int group) {
-  for (int apart = group / 2; apart > 0; apart /= 2) {
-    range.largest = fmaxf(range.largest, __shfl_xor_sync(0xFFFFFFFFu, range.largest, apart));
-    range.all_finite &= __shfl_xor_sync(0xFFFFFFFFu, int{range.all_finite}, apart) != 0;
-  }
-  return range;
-}
-
-template <class In>
-struct QuantisePiece {
-  LaneColumns<In> columns{};
-  BlockRange range;
-
-  __device__ QuantisePiece(const QuantiseArgs& args, int64_t first) {
-    if (first >= args.hidden) return;
-    columns = LaneColumns<In>::load(static_cast<const In*>(args.x) + first);
-    float x[kLaneColumns];
-    columns.widen(x);
-#pragma unroll
-    for (int i = 0; i < kLaneColumns; ++i) range.add(x[i]);
-  }
-
-  __device__ void write(const QuantiseArgs& args, int64_t first, float multiplier) const {
-    if (first >= args.hidden) return;
-    float x[kLaneColumns];
-    columns.widen(x);
-#pragma unroll
-    for (int i = 0; i < kLaneColumns; ++i) x[i] *= multiplier;
-    if (args.mode == Quantise::nvfp4) *reinterpret_cast<uint32_t*>(args.q + first / 2) = round_to_e2m1(x);
-    else store_columns(reinterpret_cast<e4m3*>(args.q + first), x);
-  }
-};
-
-/// Blocks of 32 or 16 channels, each by the lanes that hold its pieces of eight. By a whole warp, aligned as below.
-template <class In>
-__device__ void quantise_small_blocks(int lane, const QuantiseArgs& args) {
-  const int group = static_cast<int>(scale_block(args.hidden, args.mode)) / kLaneColumns;
-  for (int64_t start = 0; start < args.hidden; start += 32 * kLaneColumns) {
-    const int64_t first = start + lane * kLaneColumns;
-    const QuantisePiece<In> piece(args, first);
-    const QuantiseScale scale = quantise_scale(args, range_of_group(piece.range, group));
-    piece.write(args, first, scale.multiplier);
-    if (lane % group == 0 && first < args.hidden) write_scale(args, first / (group * kLaneColumns), scale);
-  }
-}
-
-/// One scale for the row. By a whole warp, aligned as below; reads the row twice.
+/// One scale for the row. By a whole warp, aligned as above, in place as above; reads the row twice.
 template <class In>
 __device__ void quantise_whole_row(int lane, const QuantiseArgs& args) {
-  BlockRange range;
-  for (int64_t first = lane * kLaneColumns; first < args.hidden; first += 32 * kLaneColumns) {
-    range.largest = fmaxf(range.largest, QuantisePiece<In>(args, first).range.largest);
+  using Cut = BlockCut<32 * kLaneColumns, 32>;
+  const auto largest_of_row = [&](auto larger) {
+    float found = 0.0f;
+#pragma unroll 4
+    for (int64_t start = 0; start < args.hidden; start += Cut::kStep) {
+      found = larger(found, QuantisePieces<In, Cut>::load(lane, args, start + Cut::first(lane)).largest(larger));
+    }
+    return Cut::largest(found, larger);
+  };
+  float largest = largest_of_row(LargerOrNan{});
+  if (!is_finite(largest)) largest = largest_of_row(LargerFinite{});
+  const QuantiseScale scale = quantise_scale(args, {.largest = largest});
+  for (int64_t start = 0; start < args.hidden; start += Cut::kStep) {
+    const int64_t first = start + Cut::first(lane);
+    const auto piece = QuantisePieces<In, Cut>::load(lane, args, first);
+    __syncwarp();
+    piece.write(lane, args, first, scale.multiplier);
   }
-  const QuantiseScale scale = quantise_scale(args, range_of_group(range, 32));
-  for (int64_t first = lane * kLaneColumns; first < args.hidden; first += 32 * kLaneColumns) {
-    QuantisePiece<In>(args, first).write(args, first, scale.multiplier);
-  }
-  if (lane == 0 && args.hidden > 0) write_scale(args, 0, scale);
+  if (lane == 0 && args.hidden > 0) store_scale(args, 0, scale);
+}
+
+/// With the mode as a constant, most of quantise_scale() is settled when compiled.
+template <class In, Quantise kMode, class Cut>
+__device__ void quantise_in_mode(int lane, QuantiseArgs args) {
+  args.mode = kMode;
+  quantise_by_warp<In, Cut>(lane, args);
 }
 
 template <class In>
 __device__ void quantise_aligned(int lane, const QuantiseArgs& args) {
   switch (args.mode) {
     case Quantise::fp8_row: return quantise_whole_row<In>(lane, args);
-    case Quantise::mxfp8:
-    case Quantise::nvfp4: return quantise_small_blocks<In>(lane, args);
-    default: return quantise_by_warp<In>(lane, args);
+    case Quantise::mxfp8: return quantise_in_mode<In, Quantise::mxfp8, BlockCut<32, 1>>(lane, args);
+    case Quantise::nvfp4: return quantise_in_mode<In, Quantise::nvfp4, BlockCut<16, 1>>(lane, args);
+    default: return quantise_by_warp<In, BlockCut<kQuantiseBlock, 4>>(lane, args);
   }
 }
 
@@ -212,7 +213,8 @@ __device__ void lanes_quantise_as(Lanes lanes, const QuantiseArgs& args) {
   for (int64_t block = lanes.lane; block < blocks; block += lanes.lanes) quantise_block_alone<In>(args, block);
 }
 
-__device__ __noinline__ inline void lanes_quantise_row(Lanes lanes, const QuantiseArgs& args) {
+/// Arguments by value: what is stored might change them, were they in memory.
+__device__ __noinline__ inline void lanes_quantise_row(Lanes lanes, QuantiseArgs args) {
   switch (args.x_dtype) {
     case DType::f32: return lanes_quantise_as<float>(lanes, args);
     case DType::bf16: return lanes_quantise_as<bf16>(lanes, args);

@@ -29,6 +29,7 @@ void host_quantise_row(const QuantiseArgs&);
 
 /// Writes q and all scale words, by the lanes of one worker; no sync inside. Quantise::none copies x's bytes to q.
 /// x needs its element's alignment, scales 4; x 16 and q 8 are fastest.
+/// q may lie where x does, if one lane or a whole warp does it, x is 16-aligned and hidden a multiple of 8.
 template <class Coop>
 HEDDLE_HD void quantise_row(const Coop& coop, const QuantiseArgs& args) {
   if (args.mode == Quantise::none) {

@@ -55,17 +55,23 @@ HEDDLE_HD inline QuantiseScale quantise_scale(const QuantiseArgs& args, const Bl
   return power_of_two_scale(scale);
 }
 
+HEDDLE_HD inline void store_scale(const QuantiseArgs& args, int64_t block, const QuantiseScale& scale) {
+  if (has_byte_scales(args.mode)) static_cast<uint8_t*>(args.scales)[block] = scale.byte;
+  else static_cast<float*>(args.scales)[block] = scale.scale;
+}
+
+/// The bytes of the last word behind so many scales.
+HEDDLE_HD inline void clear_unused_scales(const QuantiseArgs& args, int64_t blocks) {
+  if (!has_byte_scales(args.mode)) return;
+  for (int64_t unused = blocks; unused < round_up(blocks, 4); ++unused) static_cast<uint8_t*>(args.scales)[unused] = 0;
+}
+
 /// Stores block b's scale; with the last block also clears the unused bytes of its word.
 HEDDLE_HD inline void write_scale(const QuantiseArgs& args, int64_t block, const QuantiseScale& scale) {
-  if (!has_byte_scales(args.mode)) {
-    static_cast<float*>(args.scales)[block] = scale.scale;
-    return;
-  }
-  auto* bytes = static_cast<uint8_t*>(args.scales);
-  bytes[block] = scale.byte;
+  store_scale(args, block, scale);
+  if (!has_byte_scales(args.mode)) return;
   const int64_t blocks = num_scale_blocks(args.hidden, args.mode);
-  if (block + 1 < blocks) return;
-  for (int64_t unused = blocks; unused < round_up(blocks, 4); ++unused) bytes[unused] = 0;
+  if (block + 1 == blocks) clear_unused_scales(args, blocks);
 }
 
 HEDDLE_HD inline float read_scale(const void* scales, Quantise mode, int64_t block) {

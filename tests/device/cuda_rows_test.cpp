@@ -142,6 +142,26 @@ TEST_F(CudaRows, QuantisedRowsAreTheHosts) {
   }
 }
 
+TEST_F(CudaRows, RowsThatAreCastWhereTheyLieAreTheHosts) {
+  std::mt19937 random(7);
+  for (DType dtype : kFloats) {
+    for (Quantise mode : {Quantise::fp8, Quantise::fp8_ue8m0, Quantise::fp8_row, Quantise::mxfp8, Quantise::nvfp4}) {
+      for (int64_t hidden : {8, 136, 1024, 2056, 7168}) {
+        SCOPED_TRACE(fmt::format("{}, mode {}, hidden {}", name_of(dtype), static_cast<int>(mode), hidden));
+        TwinRow x(dtype, hidden, 0), scales(DType::f32, num_scale_words(hidden, mode), 0);
+        fill(x.host().data(), dtype, hidden, Kind::normal, random);
+        const auto args = [&](void* row, void* to_scales) {
+          return QuantiseArgs{row, dtype, hidden, mode, static_cast<uint8_t*>(row), to_scales};
+        };
+        gpu_quantise(Worker::warp, args(x.upload(), scales.upload()));
+        quantise_row(Solo{}, args(x.host().data(), scales.host().data()));
+        EXPECT_TRUE(x.is_same());
+        EXPECT_TRUE(scales.is_same());
+      }
+    }
+  }
+}
+
 TEST_F(CudaRows, CastsAreTheHosts) {
   std::mt19937 random(3);
   std::vector<float> values;
