@@ -27,7 +27,7 @@ void CudaBackend::rehearse_whole() {
   int movers = 0;
   void* of_dispatch[] = {&port, &dispatch, &site, &movers};
   void* of_combine[] = {&port, &combine, &site, &movers};
-  for (const WholeKernel& kernel : {whole.dispatch, whole.dispatch_belt, whole.combine}) {
+  for (const WholeKernel& kernel : {whole.dispatch, whole.dispatch_belt, whole.dispatch_cast, whole.combine}) {
     const void* function = kernel.function;
     cudaFuncAttributes attributes{};
     check_cuda(cudaFuncGetAttributes(&attributes, function), "loading a kernel");
@@ -47,12 +47,13 @@ CudaBackend::WholeShape CudaBackend::shape_of(const DispatchArgs& args) const {
   const WholeKernels& whole = whole_kernels();
   const auto plan = args.makes_plan ? static_cast<int>(plan_shared_bytes(args.call.ctx.topo)) : 0;
   const BeltShape belt = belt_of(args);
-  const int movers = std::min(most_movers(whole.dispatch_belt), belt.workers_in(most_shared_bytes_ - kDispatchBoard));
+  const WholeKernel& by_belt = args.call.shape.quantise == Quantise::none ? whole.dispatch_belt : whole.dispatch_cast;
+  const int movers = std::min(most_movers(by_belt), belt.workers_in(most_shared_bytes_ - kDispatchBoard));
   if (!is_sm90_ || !can_ride(args) || movers < kFewestMovers) {
     return {.kernel = whole.dispatch, .movers = most_movers(whole.dispatch), .shared_bytes = kDispatchBoard + plan};
   }
   const int behind = std::max(static_cast<int>(belt.bytes(movers)), plan);
-  return {.kernel = whole.dispatch_belt, .movers = movers, .shared_bytes = kDispatchBoard + behind};
+  return {.kernel = by_belt, .movers = movers, .shared_bytes = kDispatchBoard + behind};
 }
 
 /// Calls that no pump can do: only the last step is waited for.
@@ -107,7 +108,7 @@ bool CudaBackend::combine(const CombineArgs& args) {
 const char* CudaBackend::variant_of(const DispatchArgs& args) const {
   if (decodes(args.call)) return "words";
   if (!has_pump(args)) return "steps";
-  return shape_of(args).kernel.function == whole_kernels().dispatch_belt.function ? "belt" : "lanes";
+  return shape_of(args).kernel.function == whole_kernels().dispatch.function ? "lanes" : "belt";
 }
 
 const char* CudaBackend::variant_of(const CombineArgs& args) const {

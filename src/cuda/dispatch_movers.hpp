@@ -1,6 +1,7 @@
-// How a worker of the dispatch pump moves a row: begun, then handed on, to its receiver or to the output. Two ways:
+// How a worker of the dispatch pump moves a row: begun, then handed on, to its receiver or to the output. Three ways:
 //   DispatchLanes  the lanes carry the row in registers when it is handed on; for any row
 //   DispatchBelt   bulk copies carry it through block memory, where a stage holds it as its slot does, staged
+//   CastBelt       the same, and the lanes cast the row in block memory on its way out
 #pragma once
 
 #include <cstdint>
@@ -81,26 +82,38 @@ class DispatchLanes {
   const int32_t* expert_row_;
 };
 
-/// A stage holds a row as its slot does, or, in place, its payload and then the slot, which ends at a line of its own.
-HEDDLE_HD inline BeltShape belt_of(const DispatchArgs& args) {
-  const Shape& shape = args.call.shape;
-  const int64_t staged = Slot::of(shape).stride, in_place = shape.payload_bytes + Slot::of(shape, true).stride;
-  return BeltShape::of(staged < in_place ? in_place : staged);
+HEDDLE_HD inline int64_t batch_row_bytes(const Shape& shape) {
+  if (shape.quantise == Quantise::none) return shape.payload_bytes;
+  return quantised_hidden(shape.payload_bytes, shape.quantise) * static_cast<int64_t>(size_of(shape.dtype));
 }
 
-/// Whether rows and their scales may go by bulk copies. For the host.
+/// A stage holds a row as its slot does, or, in place, its payload and then the slot, which ends at a line of its own. A row that
+/// is cast lies in the payload's place before, and what else the slot has lies behind it.
+HEDDLE_HD inline BeltShape belt_of(const DispatchArgs& args) {
+  const Shape& shape = args.call.shape;
+  const int64_t staged = Slot::of(shape).stride - shape.payload_bytes, in_place = Slot::of(shape, true).stride;
+  return BeltShape::of(batch_row_bytes(shape) + (staged < in_place ? in_place : staged));
+}
+
+HEDDLE_HD inline bool is_bulk(int64_t bytes) { return bytes % 16 == 0; }
+HEDDLE_HD inline bool is_bulk(const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; }
+
+/// Whether a row's scales may go to the output by bulk copies.
+HEDDLE_HD inline bool scales_leave(const DispatchArgs& args) {
+  const ScaleView& scales = args.out.scales;
+  return is_bulk(4 * int64_t{args.call.shape.scale_words}) && scales.col_stride == 1 && is_bulk(4 * scales.row_stride) &&
+         is_bulk(scales.words);
+}
+
+/// Whether rows may go by bulk copies, and their scales where they are not made on the way. For the host.
 HEDDLE_HD inline bool can_ride(const DispatchArgs& args) {
-  const auto is_whole = [](int64_t bytes) { return bytes % 16 == 0; };
-  const auto is_aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
   const Shape& shape = args.call.shape;
   const BatchView& batch = args.batch;
-  const ScaleView& scales = args.out.scales;
-  const bool scales_ride = shape.scale_words == 0 ||
-                           (is_whole(4 * int64_t{shape.scale_words}) && batch.scale_col_stride == 1 &&
-                            is_whole(4 * batch.scale_row_stride) && is_aligned(batch.scales) && scales.col_stride == 1 &&
-                            is_whole(4 * scales.row_stride) && is_aligned(scales.words));
-  return shape.quantise == Quantise::none && shape.payload_bytes > 0 && is_whole(shape.payload_bytes) &&
-         is_whole(batch.x_stride) && is_aligned(batch.x) && is_aligned(args.out.x) && scales_ride;
+  const bool scales_ride = shape.scale_words == 0 || shape.quantise != Quantise::none ||
+                           (batch.scale_col_stride == 1 && is_bulk(4 * batch.scale_row_stride) && is_bulk(batch.scales) &&
+                            scales_leave(args));
+  return shape.payload_bytes > 0 && is_bulk(shape.payload_bytes) && is_bulk(batch_row_bytes(shape)) && is_bulk(batch.x_stride) &&
+         is_bulk(batch.x) && is_bulk(args.out.x) && scales_ride;
 }
 
 /// A row that this rank asked its own GPU for is late: only a defect could do that. Apart, so that it takes no room among what
@@ -110,31 +123,31 @@ HEDDLE_HD HEDDLE_APART inline void claim_late_ride(const Call& call) {
                          .peer = call.ctx.topo.rank, .seq = call.state->seq, .hash = call.shape.hash()});
 }
 
-template <class Coop, class Port>
-class DispatchBelt {
+template <bool kCasts, class Coop, class Port>
+class BeltMover {
  public:
   static constexpr bool kPostsLate = true;  // once the next one has been handed out, or after finish()
 
-  HEDDLE_HD DispatchBelt(const Coop& coop, Port& port, const DispatchArgs& args, DispatchBoard<Port>* board, int worker,
-                         int workers)
+  HEDDLE_HD BeltMover(const Coop& coop, Port& port, const DispatchArgs& args, DispatchBoard<Port>* board, int worker, int workers)
       : coop_(coop), port_(port), a_(args), experts_(LocalExperts::of(args.call.ctx.topo)),
         expert_row_(board->near_rows(args)), slot_(Slot::of(args.call.shape)),
-        belt_(coop, reinterpret_cast<std::byte*>(board + 1), belt_of(args), worker, workers) {}
+        scales_leave_(!kCasts || scales_leave(args)), belt_(coop, reinterpret_cast<std::byte*>(board + 1), belt_of(args), worker, workers) {}
 
   HEDDLE_HD void open() { belt_.open(); }
 
   HEDDLE_HD void begin_batch_row(Ride& ride) {
     ride.seat = next_seat();
-    std::byte* at = belt_.at(ride.seat);
+    std::byte* at = slot_around(belt_.at(ride.seat));
     const BatchView& batch = a_.batch;
     const int64_t topk = a_.call.shape.topk;
     const int64_t first = ride.token * topk;
     if (coop_.lane() == 0) {
-      bulk::expect(belt_.gate(ride.seat), payload_bytes() + scale_bytes());
-      bulk::load(belt_.gate(ride.seat), at, batch.x + ride.token * batch.x_stride, payload_bytes());
-      if (scale_bytes() > 0) {
-        bulk::load(belt_.gate(ride.seat), at + slot_.scales, batch.scales + ride.token * batch.scale_row_stride,
-                   scale_bytes());
+      const auto row_bytes = static_cast<uint32_t>(kCasts ? batch_row_bytes(a_.call.shape) : payload_bytes());
+      const uint32_t given_scales = kCasts ? 0 : scale_bytes();
+      bulk::expect(belt_.gate(ride.seat), row_bytes + given_scales);
+      bulk::load(belt_.gate(ride.seat), belt_.at(ride.seat), batch.x + ride.token * batch.x_stride, row_bytes);
+      if (given_scales > 0) {
+        bulk::load(belt_.gate(ride.seat), at + slot_.scales, batch.scales + ride.token * batch.scale_row_stride, given_scales);
       }
       *word(at, slot_.token) = ride.token;
     }
@@ -162,16 +175,21 @@ class DispatchBelt {
   /// `others`: a later row has begun.
   HEDDLE_HD void hand_out(const Ride& ride, const Carve& carve, int64_t base, bool others) {
     wait(ride.seat, others);
+    if constexpr (kCasts) cast(ride);
     bulk::fence_block();
     coop_.worker_sync();
     if (coop_.lane() != 0) return;
     const std::byte* at = belt_.at(ride.seat);
-    const auto stride = static_cast<uint32_t>(carve.range.stride);
-    const Target slot{.peer = ride.peer, .offset = base + carve.range.slot(ride.place)};
-    if (ride.direct) {
-      const Target target = direct_target(port_, a_, ride.peer, ride.number, ride.token);
+    auto stride = static_cast<uint32_t>(carve.range.stride);
+    Target slot{.peer = ride.peer, .offset = base + carve.range.slot(ride.place)};
+    if (ride.direct || kCasts) {
+      const Target target = ride.direct ? direct_target(port_, a_, ride.peer, ride.number, ride.token) : slot;
       bulk::store(port_.stage(target, payload_bytes()), at, payload_bytes());
-      at += payload_bytes();
+      at = slot_around(at) + payload_bytes();
+    }
+    if (kCasts && !ride.direct) {
+      slot.offset += payload_bytes();
+      stride -= payload_bytes();
     }
     bulk::store(port_.stage(slot, stride), at, stride);
     bulk::commit();
@@ -187,7 +205,7 @@ class DispatchBelt {
     const std::byte* at = belt_.at(ride.seat);
     reader.place_by_lanes(coop_, ride.number, [&](int64_t to, int k) {
       if (!ride.direct || !reader.is_first_hit(k)) bulk::store(a_.out.x + to * payload_bytes(), at, payload_bytes());
-      if (scale_bytes() > 0) bulk::store(a_.out.scales.row(to), at + slot_.scales, scale_bytes());
+      if (scale_bytes() > 0) place_scales(a_.out.scales.row(to), at + slot_.scales);
     });
     bulk::commit();
   }
@@ -208,6 +226,29 @@ class DispatchBelt {
   HEDDLE_HD uint32_t payload_bytes() const { return static_cast<uint32_t>(a_.call.shape.payload_bytes); }
   HEDDLE_HD uint32_t scale_bytes() const { return 4 * static_cast<uint32_t>(a_.call.shape.scale_words); }
   HEDDLE_HD static int32_t* word(std::byte* at, int64_t offset) { return reinterpret_cast<int32_t*>(at + offset); }
+
+  /// Where a slot would begin whose payload is in front of the stage's rest: behind a row that is cast there is room for more.
+  HEDDLE_HD std::byte* slot_around(const std::byte* stage) const {
+    const int64_t more = kCasts ? batch_row_bytes(a_.call.shape) - payload_bytes() : 0;
+    return const_cast<std::byte*>(stage) + more;
+  }
+
+  /// To where the row lies: each step ends before the next one's channels begin.
+  HEDDLE_HD void cast(const Ride& ride) const {
+    const Shape& shape = a_.call.shape;
+    std::byte* at = belt_.at(ride.seat);
+    quantise_row(coop_, QuantiseArgs{.x = at, .x_dtype = shape.dtype,
+                                     .hidden = quantised_hidden(shape.payload_bytes, shape.quantise), .mode = shape.quantise,
+                                     .q = reinterpret_cast<uint8_t*>(at), .scales = slot_around(at) + slot_.scales,
+                                     .global_scale = a_.batch.global_scale});
+  }
+
+  /// By one lane. Those that were cast may be of any number, and of any layout.
+  HEDDLE_HD void place_scales(uint32_t* to, const std::byte* from) const {
+    const int alone = scales_leave_ ? 0 : a_.call.shape.scale_words;
+    for (int i = 0; i < alone; ++i) to[i * a_.out.scales.col_stride] = reinterpret_cast<const uint32_t*>(from)[i];
+    if (alone == 0) bulk::store(to, from, scale_bytes());
+  }
 
   /// A row in place lies at its first hit's row; the others need it here.
   HEDDLE_HD void fetch(const Ride& ride, const RowReader& reader) {
@@ -235,7 +276,13 @@ class DispatchBelt {
   LocalExperts experts_;
   const int32_t* expert_row_;
   Slot slot_;
+  bool scales_leave_;
   RowBelt<Coop> belt_;
 };
+
+template <class Coop, class Port>
+using DispatchBelt = BeltMover<false, Coop, Port>;
+template <class Coop, class Port>
+using CastBelt = BeltMover<true, Coop, Port>;
 
 }  // namespace heddle

@@ -55,9 +55,11 @@ struct WholeKernel {
 struct WholeKernels {
   WholeKernel dispatch;
   WholeKernel dispatch_belt;  // rows by bulk copies (dispatch_movers.hpp), of compute capability 9.0
+  WholeKernel dispatch_cast;  // the same, where rows are cast
   WholeKernel combine;
 };
 
 const WholeKernels& whole_kernels();
+WholeKernel dispatch_cast_kernel();  // of those
 
 }  // namespace heddle

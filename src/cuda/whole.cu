@@ -1,31 +1,10 @@
 // Whole calls in one launch: the fast twins of the steps. See dispatch_pump.hpp, combine_pump.hpp.
 #include "cuda/combine_pump.hpp"
-#include "cuda/dispatch_pump.hpp"
-#include "cuda/steps.cuh"
+#include "cuda/whole.cuh"
 
 namespace heddle {
 
-/// Fewer threads than Grid::kMaxThreads leave each more registers: local memory is as slow as the GPU's wherever releases empty
-/// the cache.
-inline constexpr int kDispatchThreads = 384;
 inline constexpr int kCombineThreads = 512;
-
-template <template <class, class> class Mover>
-__device__ void run_dispatch(const DirectPort& port, const DispatchArgs& args, const Site& site, int movers) {
-  if (site.is_rehearsal) return;
-  const Grid grid(site.barrier, site.timeout_ns);
-  if (grid.index() == 0) pay_owed(port, args.call.ctx, site.decode, grid.lane(), grid.lanes());
-  if (!dispatch_whole<Mover>(grid, port, args, site.pump, movers) || is_refused_unheard(args.call, site)) {
-    grid.sync();
-    poison_dispatch(grid, args);
-    grid.sync();
-  }
-  if (grid.block() != grid.blocks() - 1) return;  // which met the peers
-  report_step(grid.own_block(), port, args.call, site, [&](Report& report) {
-    report_sizes(args, report);
-    report_drops(args, report);
-  });
-}
 
 extern "C" __global__ void __launch_bounds__(kDispatchThreads, 1)
     heddle_dispatch_whole(const __grid_constant__ DirectPort port, const __grid_constant__ DispatchArgs args,
@@ -60,6 +39,7 @@ const WholeKernels& whole_kernels() {
   static const WholeKernels kernels{
       .dispatch = {reinterpret_cast<const void*>(heddle_dispatch_whole), kDispatchThreads},
       .dispatch_belt = {reinterpret_cast<const void*>(heddle_dispatch_belt), kDispatchThreads},
+      .dispatch_cast = dispatch_cast_kernel(),
       .combine = {reinterpret_cast<const void*>(heddle_combine_whole), kCombineThreads}};
   return kernels;
 }

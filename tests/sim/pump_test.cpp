@@ -19,7 +19,10 @@ struct PumpShape {
 bool run_pump(const Lane& lane, LanePort& port, const DispatchArgs& a, PumpState* s, const PumpShape& shape) {
   const int workers = shape.lanes.workers / shape.lanes.blocks;
   const int movers = workers > 2 ? workers - 1 : 1;
-  if (shape.by_belt && can_ride(a)) return dispatch_whole<DispatchBelt>(lane, port, a, s, movers);
+  if (shape.by_belt && can_ride(a)) {
+    if (a.call.shape.quantise == Quantise::none) return dispatch_whole<DispatchBelt>(lane, port, a, s, movers);
+    return dispatch_whole<CastBelt>(lane, port, a, s, movers);
+  }
   return dispatch_whole<DispatchLanes>(lane, port, a, s, movers);
 }
 
