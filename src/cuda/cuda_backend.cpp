@@ -143,10 +143,17 @@ void CudaBackend::take_table(const void* kernel, const TableView& table, void** 
   order_->note(launch_.stream);
 }
 
-void CudaBackend::plan(const Topology& topo, const PlanView& view) {
+void CudaBackend::plan(const Topology& topo, const PlanView& view) { make_plan(topo, view, {}); }
+
+void CudaBackend::plan_from(const TableView& ids, IdCheck& check, const Topology& topo, const PlanView& view) {
+  if (!plans_by_blocks(topo)) return Backend::plan_from(ids, check, topo, view);
+  make_plan(topo, view, {.table = ids, .bad = place_of(check)});
+}
+
+void CudaBackend::make_plan(const Topology& topo, const PlanView& view, const GivenIds& given) {
   const CudaDevice device(parts_.device);
   Site site = make_site();
-  void* arguments[] = {const_cast<Topology*>(&topo), const_cast<PlanView*>(&view), &site};
+  void* arguments[] = {const_cast<Topology*>(&topo), const_cast<PlanView*>(&view), &site, const_cast<GivenIds*>(&given)};
   order_->follow(launch_.stream);
   fire(plan_shot(topo, view, arguments));
   order_->note(launch_.stream);

@@ -45,6 +45,7 @@ class CudaBackend : public Backend {
   void take_map(const TableView&, uint8_t* to) override;
   uint64_t bad_id(const IdCheck&) const override;
   void plan(const Topology&, const PlanView&) override;
+  void plan_from(const TableView& ids, IdCheck&, const Topology&, const PlanView&) override;
   bool await_signals(const Context&, const SignalView&) override;
   bool dispatch_send(const DispatchArgs&) override;
   bool dispatch_headers(const DispatchArgs&) override;
@@ -146,6 +147,8 @@ class CudaBackend : public Backend {
   void finish(CUstream_st*, const char* doing);
   Shot shot_of(Step, void** arguments) const;
   Shot plan_shot(const Topology&, const PlanView&, void** arguments) const;
+  bool plans_by_blocks(const Topology&) const;
+  void make_plan(const Topology&, const PlanView&, const GivenIds&);
   int usable_sms() const;
 
   const CudaParts parts_;

@@ -53,7 +53,8 @@ void CudaBackend::rehearse(Workers workers) {
   }
   check_cuda(cudaFuncSetAttribute(plan_blocks_kernel(), cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared_bytes_),
              "allowing a kernel more shared memory");
-  void* of_plan[] = {&topo, &plan, &site};
+  GivenIds given;
+  void* of_plan[] = {&topo, &plan, &site, &given};
   fire(plan_shot(topo, plan, of_plan));
   rehearse_whole();
   rehearse_decode(dispatch, combine);
@@ -112,15 +113,18 @@ CudaBackend::Shot CudaBackend::decode_shot(const void* kernel, int64_t shared_by
           .shared_bytes = static_cast<int>(shared_bytes), .stream = launch_.stream, .starts_early = may_overlap(blocks)};
 }
 
+bool CudaBackend::plans_by_blocks(const Topology& topo) const {
+  return launch_.workers == Workers::grid && plan_shared_bytes(topo) <= most_shared_bytes_;
+}
+
 /// The plain plan, by one block, sums its lanes' counts one after the other: it is for tests, and for more experts than
 /// shared memory holds.
 CudaBackend::Shot CudaBackend::plan_shot(const Topology& topo, const PlanView& view, void** arguments) const {
-  const int64_t shared = plan_shared_bytes(topo);
-  if (launch_.workers != Workers::grid || shared > most_shared_bytes_) return shot_of(Step::plan, arguments);
+  if (!plans_by_blocks(topo)) return shot_of(Step::plan, arguments);
   const int64_t tiles = std::max<int64_t>(1, ceil_div(view.tokens, kLeastTile));
   return {.kernel = plan_blocks_kernel(), .arguments = arguments,
           .blocks = static_cast<int>(std::min<int64_t>({tiles, usable_sms(), plan_lanes()})),
-          .threads = grid_kernels().max_threads, .shared_bytes = static_cast<int>(shared), .stream = launch_.stream};
+          .threads = grid_kernels().max_threads, .shared_bytes = static_cast<int>(plan_shared_bytes(topo)), .stream = launch_.stream};
 }
 
 void CudaBackend::fire(const Shot& shot) {

@@ -42,7 +42,7 @@ const Kernels& block_kernels();  // one block
 const Kernels& grid_kernels();   // all blocks, resident at once
 
 // Fast twins of steps, by all blocks; their arguments are the steps'.
-const void* plan_blocks_kernel();  // plan_blocks.hpp
+const void* plan_blocks_kernel();  // plan_blocks.hpp; and GivenIds
 
 /// All steps of a call in one launch, by all blocks. Arguments: (DirectPort, DispatchArgs or CombineArgs, Site, int movers).
 struct WholeKernel {

@@ -7,6 +7,7 @@
 
 #include "base/math.hpp"
 #include "device/block.hpp"
+#include "protocol/ids.hpp"
 #include "protocol/plan.hpp"
 
 namespace heddle {
@@ -45,8 +46,9 @@ template <class Coop>
 class BlockPlanner {
  public:
   /// `memory`: the block's, plan_shared_bytes() of it, 16-aligned.
-  HEDDLE_HD BlockPlanner(const Coop& coop, const Topology& topo, const PlanView& plan, std::byte* memory)
-      : coop_(coop), topo_(topo), plan_(plan), columns_(topo.world + topo.experts),
+  HEDDLE_HD BlockPlanner(const Coop& coop, const Topology& topo, const PlanView& plan, std::byte* memory,
+                         const GivenIds& given = {})
+      : coop_(coop), topo_(topo), plan_(plan), given_(given), columns_(topo.world + topo.experts),
         tile_tokens_(tile_for(static_cast<int>(ceil_div(plan.tokens, coop.blocks())))) {
     sets_ = reinterpret_cast<TileSet*>(memory);
     totals_ = reinterpret_cast<int32_t*>(sets_ + columns_);
@@ -61,6 +63,7 @@ class BlockPlanner {
     each(topo_.experts, [&](int expert) { pairs_[expert] = 0; });
     if (coop_.thread() == 0) *repeats_ = 0;
     for (int tile = first_tile(coop_.block()); tile < first_tile(coop_.block() + 1); ++tile) {
+      take(tile);
       gather(tile, true);
       each(columns_, [&](int column) { totals_[column] += sets_[column].count(); });
     }
@@ -105,6 +108,15 @@ class BlockPlanner {
   /// A block's counts: [R] tokens for each rank, [E] rows, [E] pairs of each expert.
   HEDDLE_HD int32_t* counts(int block) const {
     return plan_.scratch + static_cast<int64_t>(block) * (topo_.world + 2 * topo_.experts);
+  }
+
+  /// The tile's ids from the caller's table: only this block reads them, after its next meeting.
+  HEDDLE_HD void take(int tile) const {
+    if (given_.table.data == nullptr) return;
+    const int64_t first = int64_t{tile} * tile_tokens_ * plan_.topk;
+    each(tokens_of(tile) * plan_.topk, [&](int i) {
+      plan_.ids[first + i] = taken_id(given_.table, first + i, topo_.experts, given_.bad);
+    });
   }
 
   /// The sets of one tile: ranks first, then experts.
@@ -209,6 +221,7 @@ class BlockPlanner {
   const Coop& coop_;
   Topology topo_;
   PlanView plan_;
+  GivenIds given_;
   int columns_;
   TileSet* sets_;
   int32_t* totals_;
@@ -220,8 +233,8 @@ class BlockPlanner {
 
 /// At most as many blocks as lanes that PlanView::scratch was made for.
 template <class Coop>
-HEDDLE_HD void make_plan_by_blocks(const Coop& coop, const Topology& topo, const PlanView& plan) {
-  const BlockPlanner<Coop> planner(coop, topo, plan, coop.shared());
+HEDDLE_HD void make_plan_by_blocks(const Coop& coop, const Topology& topo, const PlanView& plan, const GivenIds& given = {}) {
+  const BlockPlanner<Coop> planner(coop, topo, plan, coop.shared(), given);
   planner.count();
   coop.sync();
   planner.assign_all();

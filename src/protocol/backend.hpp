@@ -43,6 +43,11 @@ class Backend {
   virtual void take_ids(const TableView&, int experts, int32_t* to, IdCheck&) = 0;
   virtual void take_map(const TableView&, uint8_t* to) = 0;
   virtual void plan(const Topology&, const PlanView&) = 0;
+  /// The same once its ids are taken.
+  virtual void plan_from(const TableView& ids, IdCheck& check, const Topology& topo, const PlanView& view) {
+    take_ids(ids, topo.experts, view.ids, check);
+    plan(topo, view);
+  }
   /// Whether a dispatch with DispatchArgs::makes_plan may save launches.
   virtual bool plans_in_dispatch() const { return false; }
   /// Place + 1 of an id that was found out of range; 0 if there is none, or if none is known yet.
@@ -105,8 +110,8 @@ class Backend {
   void make_plan_of(const DispatchArgs& args) {
     if (!args.makes_plan) return;
     IdCheck check = args.id_check;
-    if (args.ids.data != nullptr) take_ids(args.ids, args.call.ctx.topo.experts, args.plan.ids, check);
-    plan(args.call.ctx.topo, args.plan);
+    if (args.ids.data == nullptr) return plan(args.call.ctx.topo, args.plan);
+    plan_from(args.ids, check, args.call.ctx.topo, args.plan);
   }
 };
 

@@ -22,6 +22,12 @@ struct TableView {
   HEDDLE_HD int64_t at(int64_t item) const { return item / columns * row_stride + item % columns * column_stride; }
 };
 
+/// Where a plan that takes its ids itself finds them; data null: they are in it.
+struct GivenIds {
+  TableView table;
+  uint64_t* bad = nullptr;  // see taken_id()
+};
+
 /// How taking ids went, now or later; see Backend::bad_id().
 struct IdCheck {
   uint64_t bad = 0;
@@ -29,16 +35,18 @@ struct IdCheck {
 };
 
 /// An id outside [-1, experts) becomes -1, and its place + 1 goes to `bad`: the first on the CPU, any of them on a GPU.
+HEDDLE_HD inline int32_t taken_id(const TableView& ids, int64_t item, int experts, uint64_t* bad) {
+  const int64_t at = ids.at(item);
+  const int64_t id = ids.dtype == DType::i64 ? static_cast<const int64_t*>(ids.data)[at]
+                                             : static_cast<const int32_t*>(ids.data)[at];
+  if (id >= -1 && id < experts) return static_cast<int32_t>(id);
+  if (bad != nullptr && *bad == 0) *bad = static_cast<uint64_t>(item) + 1;
+  return -1;
+}
+
 template <class Coop>
 HEDDLE_HD void take_ids(const Coop& coop, const TableView& ids, int experts, int32_t* to, uint64_t* bad) {
-  deal_lanes(coop, 0, ids.numel(), [&](long item) {
-    const int64_t at = ids.at(item);
-    const int64_t id = ids.dtype == DType::i64 ? static_cast<const int64_t*>(ids.data)[at]
-                                               : static_cast<const int32_t*>(ids.data)[at];
-    const bool legal = id >= -1 && id < experts;
-    to[item] = legal ? static_cast<int32_t>(id) : -1;
-    if (!legal && bad != nullptr && *bad == 0) *bad = static_cast<uint64_t>(item) + 1;
-  });
+  deal_lanes(coop, 0, ids.numel(), [&](long item) { to[item] = taken_id(ids, item, experts, bad); });
 }
 
 template <class Coop>

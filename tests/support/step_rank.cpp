@@ -57,6 +57,14 @@ Tables StepRank::plan() {
   return planned();
 }
 
+Tables StepRank::plan_from_table(uint64_t* bad) {
+  take_plan(true);
+  IdCheck check;
+  machine_.backend().plan_from(ids_, check, topo_, plan_);
+  if (bad != nullptr) *bad = check.bad;
+  return planned();
+}
+
 Tables StepRank::planned() {
   const int64_t pairs = int64_t{batch_.tokens} * world_.topk;
   const auto words = [](int64_t count) { return static_cast<size_t>(count) * sizeof(int32_t); };

@@ -20,6 +20,8 @@ class StepRank {
   /// caller's table of int64, which the dispatch takes, too.
   void take_plan(bool wide_ids = false);
   Tables planned();
+  /// The plan of a caller's table of int64, which it takes first; `bad` gets the place + 1 of an id that is none.
+  Tables plan_from_table(uint64_t* bad = nullptr);
   bool send_dispatch(const DispatchCase&);
   bool read_headers();
   bool receive_dispatch();
