@@ -68,6 +68,13 @@ struct RouteTensors {
   TensorView recv_ids;       // [n, K] int32; K 0: [n, 0]
 };
 
+/// Where a batch goes, for callers that want nothing else of its plan. Of R ranks, E experts.
+struct Reach {
+  Tensor in_rank;            // [T, R] uint8
+  Tensor tokens_per_rank;    // [R] int32
+  Tensor tokens_per_expert;  // [E] int32 (token, column) pairs
+};
+
 struct DispatchInput {
   TensorView x;        // [T, H], rows a multiple of 16 bytes; any row stride
   TensorView scales;   // optional [T, P] of a 4-byte type, any strides; travels with x untouched
@@ -182,6 +189,8 @@ class Buffer {
   /// From ids [T, K], int32 or int64, -1 = none. Local. Throws Error{usage} for an id outside [-1, E).
   /// On a stream nobody waits: such an id counts as none, and the first dispatch that can know of it refuses the plan.
   Plan plan(const TensorView& ids, const Placement& = {});
+  /// The same of such ids, in memory of the allocator.
+  Reach reach(const TensorView& ids, const Placement& = {});
   /// From [T, R] bool or uint8, without ids: token-major only.
   Plan plan_from_rank_map(const TensorView& is_token_in_rank, const Placement& = {});
 

@@ -10,7 +10,7 @@ from typing import Any
 from . import _core
 from .calls import Calls
 from .frameworks import Array
-from .route import Handle, Plan
+from .route import _bool_of
 
 Receive = Callable[[], None]
 """Receives on the stream of the send; the caller orders others after that. A second call does nothing."""
@@ -19,23 +19,29 @@ Receive = Callable[[], None]
 class QuickCalls(Calls):
     """Mixed into Buffer. Errors are those of the calls that they stand for, and told to the other ranks."""
 
+    def reach(self, ids: Array) -> tuple[Array, Array, Array]:
+        """Of plan(ids): (num_tokens_per_rank, num_tokens_per_expert, is_token_in_rank), as results of a call are."""
+        self._ready()
+        per_rank, per_expert, in_rank = self._core.reach(ids)
+        return per_rank, per_expert, in_rank.view(_bool_of(True))
+
     def dispatch_tokens(
         self,
-        plan: Plan,
+        by: Any,
         x: Array,
         options: _core.DispatchOptions,
         *,
         scales: Array | None = None,
         weights: Array | None = None,
     ) -> tuple[Any, ...]:
-        """dispatch(), token-major. `options`: arguments.dispatch_options().
+        """dispatch(), token-major, by ids or the core of a plan. `options`: arguments.dispatch_options().
 
-        Returns (x, scales, ids, weights, counts, Handle.recv_offset[1:, None], .recv_token, .source_tokens,
+        Returns (x, scales, ids, weights, counts, Handle.recv_offset[1:, None] R times, .recv_token, .source_tokens,
         .recv_ids, plan's ids, core of the handle); ids of both are None for a plan from a rank map. counts is a list,
         empty for outputs of fixed size.
         """
         self._ready()
-        return self._core.dispatch_tokens(plan._core, x, scales, weights, options)
+        return self._core.dispatch_tokens(by, x, scales, weights, options)
 
     def dispatch_slab(
         self,
@@ -63,7 +69,7 @@ class QuickCalls(Calls):
 
     def combine_rows(
         self,
-        handle: Handle,
+        handle: Any,
         x: Array,
         *,
         bias: Array | Sequence[Array] | None = None,
@@ -74,7 +80,7 @@ class QuickCalls(Calls):
         ready: tuple[Array, Array | None, int, int] | None = None,
         splits: bool = False,
     ) -> tuple[tuple[Any, Any], Receive | None]:
-        """combine(), or combine_send() if it `splits`.
+        """combine(), or combine_send() if it `splits`. `handle`: the core of one.
 
         ready  of a slab whose rows a kernel still makes: (words, counts or None, rows_each, wanted). They are read once
                words, int32, show `wanted`: [L], one for all rows of an expert; or with counts [L] int32 of each
@@ -84,7 +90,7 @@ class QuickCalls(Calls):
         Returns ((sums, the weights that came back or None), what receives or None).
         """
         self._ready()
-        core, args = self._core, (handle._core, x, bias, row_weights, weights, out, waits_total, ready)
+        core, args = self._core, (handle, x, bias, row_weights, weights, out, waits_total, ready)
         return _received(core.combine_rows_send(*args), core) if splits else (core.combine_rows(*args), None)
 
     def _ready(self) -> None:

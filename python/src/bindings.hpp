@@ -14,6 +14,7 @@ void bind_results(nb::module_&);
 void bind_metrics(nb::module_&);
 void bind_options(nb::module_&);
 void bind_buffer(nb::module_&);
+void bind_known_calls(nb::module_&);
 void bind_spec(nb::module_&);
 
 }  // namespace heddle::python

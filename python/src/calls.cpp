@@ -9,25 +9,13 @@
 #include "inputs.hpp"
 #include "placement.hpp"
 #include "refusal.hpp"
+#include "route.hpp"
 #include "sent.hpp"
 
 namespace heddle::python {
 namespace {
 
 using Stream = std::optional<uintptr_t>;
-
-/// What a dispatch goes by: a Plan, a Handle, or an array of ids.
-struct Route {
-  const Plan* plan = nullptr;
-  const Handle* handle = nullptr;
-  Array ids;
-
-  explicit Route(nb::handle given) {
-    if (nb::isinstance<Plan>(given)) plan = &nb::cast<const Plan&>(given);
-    else if (nb::isinstance<Handle>(given)) handle = &nb::cast<const Handle&>(given);
-    else ids = array_of(given, "ids");
-  }
-};
 
 Received dispatch(OwnBuffer& own, nb::handle given, nb::handle x, nb::handle scales, nb::handle weights,
                   nb::handle global_scale, nb::handle counts, nb::handle waits, nb::handle ready, const Name& dtype,
@@ -36,11 +24,7 @@ Received dispatch(OwnBuffer& own, nb::handle given, nb::handle x, nb::handle sca
   const auto arrays = arrays_or_refusal<DispatchArrays>(own, &Buffer::refuse_dispatch, x, dtype, scales, weights,
                                                         global_scale, counts, waits, ready);
   const DispatchOptions all = placed(options, stream, num_sms);
-  return blocking(own.get(), [&](Buffer& buffer) {
-    if (route.plan != nullptr) return buffer.dispatch(*route.plan, arrays.input(), all);
-    if (route.handle != nullptr) return buffer.dispatch(*route.handle, arrays.input(), all);
-    return buffer.dispatch(route.ids.view, arrays.input(), all);
-  });
+  return blocking(own.get(), [&](Buffer& buffer) { return route.dispatch(buffer, arrays.input(), all); });
 }
 
 /// By a plan or ids, which its caller has looked at.

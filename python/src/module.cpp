@@ -26,5 +26,6 @@ NB_MODULE(_core, m) {
   bind_metrics(m);
   bind_options(m);
   bind_buffer(m);
+  bind_known_calls(m);
   bind_spec(m);
 }

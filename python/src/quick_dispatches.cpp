@@ -8,6 +8,7 @@
 #include "calls.hpp"
 #include "inputs.hpp"
 #include "refusal.hpp"
+#include "route.hpp"
 #include "sent.hpp"
 #include "tensor.hpp"
 #include "torch_placement.hpp"
@@ -78,24 +79,37 @@ nb::tuple dispatch_slab_send(OwnBuffer& own, nb::handle ids, nb::handle x, nb::h
   return nb::make_tuple(outputs, Sent<Received>(own, std::move(split), std::make_shared<SlabArrays>(std::move(arrays))));
 }
 
-/// [R, 1]: tokens received from ranks 0 to i.
+/// (num_tokens_per_rank, num_tokens_per_expert, is_token_in_rank as bytes) of a plan. Local.
+nb::tuple reach(OwnBuffer& own, nb::handle ids) {
+  const Array array = array_of(ids, "ids");
+  const Placement on = placed_by_torch(own, DispatchOptions{}).on;
+  const Reach made = blocking(own.get(), [&](Buffer& buffer) { return buffer.reach(array.view, on); });
+  return nb::make_tuple(exported(made.tokens_per_rank, true), exported(made.tokens_per_expert, true),
+                        exported(made.in_rank, true));
+}
+
+/// [R, R], all columns the same: tokens received from ranks 0 to i.
 TensorView ends_of(const Handle& handle) {
   TensorView view = handle.recv_offset();
+  const int64_t ranks = view.shape[0] - 1;
   view.data = static_cast<int32_t*>(view.data) + 1;
-  view.shape = {view.shape[0] - 1, 1};
+  view.shape = {ranks, ranks};
+  view.strides = {1, 0};
   return view;
 }
 
 /// (x, scales, ids, weights, counts, ends, recv_token, source_tokens, recv_ids, ids of the plan, handle); the last but
 /// one are those of a handle, and None without expert ids.
-nb::tuple dispatch_tokens(OwnBuffer& own, const Plan& plan, nb::handle x, nb::handle scales, nb::handle weights,
+nb::tuple dispatch_tokens(OwnBuffer& own, nb::handle by, nb::handle x, nb::handle scales, nb::handle weights,
                           const DispatchOptions& options) {
+  const auto route = arrays_or_refusal<Route>(own, &Buffer::refuse_dispatch, by);
   const auto arrays =
       arrays_or_refusal<DispatchArrays>(own, &Buffer::refuse_dispatch, x, Name(), scales, weights, nb::none(),
                                         nb::none(), nb::none(), nb::none());
   const DispatchOptions all = quick(own, options);
-  const Received got = blocking(own.get(), [&](Buffer& buffer) { return buffer.dispatch(plan, arrays.input(), all); });
+  const Received got = blocking(own.get(), [&](Buffer& buffer) { return route.dispatch(buffer, arrays.input(), all); });
   const auto of_route = [&](const TensorView& view) { return exported(kept(view, got.handle), true); };
+  const Plan plan = got.handle.plan();
   const bool has_ids = plan.topk() > 0;
   return nb::make_tuple(exported(got.x, true), exported(got.scales, true), exported(got.ids, true),
                         exported(got.weights, true), nb::cast(got.counts),
@@ -114,7 +128,8 @@ void bind_quick_dispatches(nb::class_<OwnBuffer>& buffer) {
   };
   bind("dispatch_slab", &dispatch_slab);
   bind("dispatch_slab_send", &dispatch_slab_send);
-  buffer.def("dispatch_tokens", &dispatch_tokens, nb::arg("plan"), nb::arg("x").none(), nb::arg("scales").none(),
+  buffer.def("reach", &reach, nb::arg("ids").none());
+  buffer.def("dispatch_tokens", &dispatch_tokens, nb::arg("by").none(), nb::arg("x").none(), nb::arg("scales").none(),
              nb::arg("weights").none(), nb::arg("options"));
 }
 

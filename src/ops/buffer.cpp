@@ -73,6 +73,7 @@ const std::string& Buffer::windows() const { return calls_->windows(); }
 const std::vector<std::string>& Buffer::paths() const { return calls_->paths(); }
 
 Plan Buffer::plan(const TensorView& ids, const Placement& on) { return calls_->plan(ids, on); }
+Reach Buffer::reach(const TensorView& ids, const Placement& on) { return calls_->reach(ids, on); }
 Plan Buffer::plan_from_rank_map(const TensorView& map, const Placement& on) {
   return calls_->plan_from_rank_map(map, on);
 }

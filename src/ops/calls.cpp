@@ -106,6 +106,15 @@ Plan Calls::plan(const TensorView& ids, const Placement& on) {
   return PlanAccess::make(make_plan_data(*this, ids, on));
 }
 
+Reach Calls::reach(const TensorView& ids, const Placement& on) {
+  const std::lock_guard lock(mutex_);
+  if (destroyed_) check_usable();
+  ++metrics_.plans;
+  Reach reach;
+  make_plan_data(*this, ids, on, &reach);
+  return reach;
+}
+
 Plan Calls::plan_from_rank_map(const TensorView& map, const Placement& on) {
   const std::lock_guard lock(mutex_);
   if (destroyed_) check_usable();

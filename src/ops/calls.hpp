@@ -22,6 +22,7 @@ class Calls : public std::enable_shared_from_this<Calls> {
   ~Calls();
 
   Plan plan(const TensorView& ids, const Placement&);
+  Reach reach(const TensorView& ids, const Placement&);
   Plan plan_from_rank_map(const TensorView& map, const Placement&);
   Handle handle(const Plan&, const RouteTensors&, const Placement&);
   Received dispatch(const Plan&, const DispatchInput&, const DispatchOptions&);

@@ -25,6 +25,18 @@ std::shared_ptr<PlanData> empty_plan(Calls& calls, int64_t tokens, int64_t topk)
   return data;
 }
 
+/// Memory of the allocator's for what a caller wants to keep.
+Reach lend_tables(Calls& calls, PlanView& view) {
+  const Topology& topo = calls.topology();
+  Reach reach{.in_rank = calls.allocate()(DType::u8, {view.tokens, topo.world}),
+              .tokens_per_rank = calls.allocate()(DType::i32, {topo.world}),
+              .tokens_per_expert = calls.allocate()(DType::i32, {topo.experts})};
+  view.in_rank = reach.in_rank.data<uint8_t>();
+  view.per_rank = reach.tokens_per_rank.data<int32_t>();
+  view.pairs = reach.tokens_per_expert.data<int32_t>();
+  return reach;
+}
+
 TableView table_of(const TensorView& view) {
   return {.data = view.data, .dtype = view.dtype, .rows = view.dim(0), .columns = view.dim(1),
           .row_stride = view.stride(0), .column_stride = view.stride(1)};
@@ -65,13 +77,13 @@ void check_ids_table(Calls& calls, const TensorView& ids, const Placement& on) {
 
 }  // namespace
 
-std::shared_ptr<const PlanData> make_plan_data(Calls& calls, const TensorView& ids, const Placement& on) {
+std::shared_ptr<const PlanData> make_plan_data(Calls& calls, const TensorView& ids, const Placement& on, Reach* reach) {
   check_ids_table(calls, ids, on);
   begin(calls, on);
   auto data = empty_plan(calls, ids.dim(0), ids.dim(1));
+  if (reach != nullptr) *reach = lend_tables(calls, data->view);
   data->ids = calls.backend().expect_ids();
-  calls.backend().take_ids(table_of(ids), data->topo.experts, data->view.ids, data->ids);
-  calls.backend().plan(data->topo, data->view);
+  calls.backend().plan_from(table_of(ids), data->ids, data->topo, data->view);
   calls.backend().signal(on.done);
   if (on.stream == nullptr) check_ids(calls, ids, data->ids);
   return data;

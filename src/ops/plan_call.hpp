@@ -7,7 +7,8 @@
 
 namespace heddle {
 
-std::shared_ptr<const PlanData> make_plan_data(Calls&, const TensorView& ids, const Placement&);
+/// `reach`: gets the tables that it names, which are then not the plan's.
+std::shared_ptr<const PlanData> make_plan_data(Calls&, const TensorView& ids, const Placement&, Reach* reach = nullptr);
 std::shared_ptr<const PlanData> make_plan_data_from_map(Calls&, const TensorView& is_token_in_rank, const Placement&);
 
 /// For the one dispatch that is made next.

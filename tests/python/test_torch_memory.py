@@ -89,7 +89,7 @@ def test_few_outputs_are_those_of_a_whole_call(layout, weighted):
         whole = buffer.dispatch(plan, x, weights=weights, layout=layout)
         options = dispatch_options(layout=layout)
         if layout == "token_major":
-            moved, _, ids, back, counts, ends, token, *_ = buffer.dispatch_tokens(plan, x, options, weights=weights)
+            moved, _, ids, back, counts, ends, token, *_ = buffer.dispatch_tokens(IDS, x, options, weights=weights)
             assert torch.equal(ids, whole.ids) and torch.equal(back, whole.weights)
             assert counts == whole.counts == whole.num_per_expert.tolist() == [1, 1, 3]
             assert ends.tolist() == [[3]] and token.tolist() == [0, 1, 2]

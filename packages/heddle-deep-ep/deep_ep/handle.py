@@ -1,6 +1,6 @@
 """The handle of a V1 dispatch: a flat tuple of tensors, so that autograd can save, copy and give it back.
 
-0 rank_prefix_matrix [R, R] int32: [i, own rank] = tokens received from ranks 0 to i; other columns are 0
+0 rank_prefix_matrix [R, R] int32: [i, own rank] = tokens received from ranks 0 to i; other columns are as this one
 1 source_tokens      [R] int32: tokens of each rank's batch
 2 recv_ids           [n, K] int32: local expert ids of the received tokens, -1 = not of this rank
 3 recv_src_idx       [n] int32: index of each received token in its rank's batch
@@ -71,7 +71,6 @@ def pack(
     x, _, _, _, _, ends, recv_token, source_tokens, recv_ids, ids, core = made
     rows = x.shape[0]
     held = min(recv_token.shape[0], rows)
-    matrix = ends * _own_column(buffer.size, buffer.rank, ends.device)
     tensors = (
         source_tokens,
         ends.new_zeros(held, 0) if recv_ids is None else first_rows(recv_ids, held),
@@ -81,16 +80,8 @@ def pack(
         _numbers(buffer.experts, rows),
     )
     route = heddle.Handle(core, True)
-    setattr(matrix, _KEPT, Kept(buffer, resets, route, buffer.experts, rows, is_fixed, tensors))
-    return matrix, *tensors
-
-
-@lru_cache(maxsize=256)
-def _own_column(ranks: int, rank: int, device: torch.device) -> torch.Tensor:
-    """[R] int32: 1 at the own rank."""
-    column = torch.zeros(ranks, dtype=torch.int32, device=device)
-    column[rank] = 1
-    return column
+    setattr(ends, _KEPT, Kept(buffer, resets, route, buffer.experts, rows, is_fixed, tensors))
+    return ends, *tensors
 
 
 @lru_cache(maxsize=256)

@@ -9,13 +9,13 @@ import torch
 from heddle import UsageError
 from heddle.arguments import dispatch_options
 
-from . import low_latency_handle
 from .checks import check_ids, check_weights, positive
 from .combine_buffers import CombineBuffers
 from .engine import Engine, telling_others
 from .forms import Choices, Form, form_of
 from .halves import end_of_call
-from .prepared import Prepared, PreparedCalls, key_of
+from .low_latency_handle import Batch, route_of
+from .prepared import Prepared, PreparedCalls
 from .signals import of_experts, of_row_blocks
 from .sizes import low_latency_window
 from .trtllm import ReadyFp4
@@ -79,12 +79,10 @@ class LowLatency(ReadyFp4):
         valid; a rank's rows lie together. With topk_weights after recv_count: weights [L, R M] float32, source ranks
         [L, R M] int32.
         """
-        key = None
-        if not (use_nvfp4 or use_ue8m0_for_sf or pertoken_quant or (async_finish and return_recv_hook)):
-            choices = (num_max_dispatch_tokens_per_rank, num_experts, use_fp8, round_scale, use_ue8m0)
-            key = key_of(x, topk_idx, *choices)
-        if topk_weights is cumulative_local_expert_recv_stats is dispatch_wait_recv_cost_stats is None:
-            if prepared := self._prepared_calls.find(key):
+        plain = not (use_nvfp4 or use_ue8m0_for_sf or pertoken_quant or (async_finish and return_recv_hook))
+        choices = (num_max_dispatch_tokens_per_rank, num_experts, use_fp8, round_scale, use_ue8m0)
+        if plain and topk_weights is cumulative_local_expert_recv_stats is dispatch_wait_recv_cost_stats is None:
+            if prepared := self._prepared_calls.find(x, topk_idx, *choices):
                 return prepared.dispatch(x, topk_idx, async_finish, return_recv_hook)
         check_ids(topk_idx)
         if not isinstance(x, torch.Tensor) or x.dim() != 2:
@@ -108,7 +106,7 @@ class LowLatency(ReadyFp4):
             topk_weights=topk_weights,
             counts=cumulative_local_expert_recv_stats,
             waits=dispatch_wait_recv_cost_stats,
-            key=key,
+            choices=choices if plain else None,
         )
 
     def _dispatch_form(
@@ -125,10 +123,10 @@ class LowLatency(ReadyFp4):
         topk_weights: torch.Tensor | None = None,
         counts: torch.Tensor | None = None,
         waits: torch.Tensor | None = None,
-        key: Any = None,
+        choices: tuple[Any, ...] | None = None,
     ) -> tuple[Any, ...]:
-        """A dispatch of what `make_form` makes of x, whose errors reach the other ranks. `key`: of calls that are the
-        same but for what the tensors hold."""
+        """A dispatch of what `make_form` makes of x, whose errors reach the other ranks. `choices`: of calls that are
+        the same but for what the tensors hold, if they can be."""
         tokens = positive("num_max_dispatch_tokens_per_rank", max_tokens)
         experts = positive("num_experts", num_experts)
         window = low_latency_window(tokens, hidden, self.group_size, experts, topk_idx.shape[1])
@@ -161,11 +159,12 @@ class LowLatency(ReadyFp4):
             assert form.finish is not None
             form.finish(scales, outputs)
 
-        sizes = (tokens, hidden, experts)
-        if key is not None:
-            prepared = Prepared(self.runtime.epoch, buffer, options, form.outputs, topk_idx.shape, sizes)
-            self._prepared_calls.keep(key, prepared)
-        handle = low_latency_handle.make(buffer, made, topk_idx.shape, sizes)
+        slab = torch.Size((*made[3].shape, hidden))
+        batch = Batch(buffer, topk_idx.shape, slab, (tokens, hidden, experts))
+        if choices is not None:
+            prepared = Prepared(self.runtime.epoch, batch, options, form.outputs)
+            self._prepared_calls.keep(prepared, x, topk_idx, *choices)
+        handle = batch.handle(made)
         rest = finish if form.finish is not None else None  # it keeps the outputs alive
         event, hook = end_of_call(receive, async_finish, rest, x.device)
         if topk_weights is None:
@@ -210,12 +209,20 @@ class LowLatency(ReadyFp4):
 
         Returns (combined [N, H], event, hook or None).
         """
-        route = low_latency_handle.route_of(handle)
-        buffer = route.buffer
+        batch, core = route_of(handle)
+        buffer = batch.buffer
+        special = (
+            zero_copy or overlap or combine_wait_recv_cost_stats is not None or (async_finish and return_recv_hook)
+        )
+        if not special and batch.fits(x, topk_idx, topk_weights, out):
+            (combined, _), receive = buffer.combine_rows(
+                core, x, weights=topk_weights, out=out, splits=return_recv_hook
+            )
+            return combined, *end_of_call(receive, async_finish, None, x.device)
         with telling_others(buffer, "combine"):
             _check_modes(async_finish, return_recv_hook)
-            rows = self._rows_to_send(x, handle, zero_copy, use_logfmt)
-            route.check_combine(topk_idx, topk_weights, out, handle[3], x.dtype)
+            rows = self._rows_to_send(x, batch.slab, zero_copy, use_logfmt)
+            batch.check_combine(topk_idx, topk_weights, out, x.dtype)
             own_waits = row_of_waits(
                 "combine_wait_recv_cost_stats", combine_wait_recv_cost_stats, self.rank, self.group_size
             )
@@ -231,7 +238,7 @@ class LowLatency(ReadyFp4):
         )
         sent = rows if rows.is_contiguous() else _as_rows(rows)
         (combined, _), receive = buffer.combine_rows(
-            route.handle,
+            core,
             sent,
             weights=topk_weights,
             out=target,
@@ -249,11 +256,9 @@ class LowLatency(ReadyFp4):
 
     def get_next_low_latency_combine_buffer(self, handle: tuple[Any, ...]) -> torch.Tensor:
         """[L, R M, H] bfloat16 with rows H + H / 64 apart: written to, then combined by zero_copy=True."""
-        route = low_latency_handle.route_of(handle)
-        return self._combine_buffers.of((*handle[0].shape, handle[3]), route.handle.recv_token.device)
+        return self._combine_buffers.of(route_of(handle).batch.slab, handle[0].device)
 
-    def _rows_to_send(self, x: Any, handle: tuple[Any, ...], zero_copy: bool, use_logfmt: bool) -> torch.Tensor:
-        shape = (*handle[0].shape, handle[3])
+    def _rows_to_send(self, x: Any, shape: torch.Size, zero_copy: bool, use_logfmt: bool) -> torch.Tensor:
         if not isinstance(x, torch.Tensor) or x.shape != shape:
             seen = list(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
             raise UsageError(f"x is {seen}, legal: {list(shape)}, as the dispatch's slabs")
@@ -263,7 +268,7 @@ class LowLatency(ReadyFp4):
             return x
         if shape not in self._combine_buffers:
             raise UsageError("zero_copy is True, legal after get_next_low_latency_combine_buffer(handle)")
-        return self.get_next_low_latency_combine_buffer(handle)
+        return self._combine_buffers.of(shape, x.device)
 
 
 def _check_modes(async_finish: bool, return_recv_hook: bool) -> None:

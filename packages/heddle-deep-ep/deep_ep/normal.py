@@ -14,7 +14,7 @@ from . import checks
 from .checks import check_ids, check_weights, positive, rows_and_scales
 from .config import NUM_LOCAL_RANKS, Config
 from .engine import Engine, telling_others
-from .handle import first_rows, pack, plan_of, unpack, way_of
+from .handle import first_rows, pack, unpack, way_of
 from .routing import exchange_counts, layout_of
 from .sizes import align
 from .streams import CommStream, check_v1_flags
@@ -64,12 +64,9 @@ class NormalMode:
         if buffer is None or topk_idx.shape[1] == 0:
             return None
         try:
-            plan = buffer.plan(topk_idx)
+            return buffer.reach(topk_idx)
         except heddle.Error:
             return None
-        layout = plan.num_tokens_per_rank, plan.num_tokens_per_expert, plan.is_token_in_rank
-        # A plan's memory on a GPU is not torch's to guard between streams.
-        return tuple(tensor.clone() for tensor in layout) if topk_idx.is_cuda else layout
 
     def _per_rdma_rank(self, in_rank: torch.Tensor) -> torch.Tensor | None:
         if self.group_size <= NUM_LOCAL_RANKS:
@@ -135,8 +132,9 @@ class NormalMode:
             self._check_routing(rows, in_rank, topk_idx, topk_weights, worst)
             fixed: dict[str, Any] = {"fixed_size": True, "capacity": worst, "max_tokens": worst} if worst else {}
             options = dispatch_options(**fixed)
-            plan = plan_of(buffer, topk_idx, in_rank)
-        made = buffer.dispatch_tokens(plan, rows, options, scales=scales, weights=topk_weights)
+            has_ids = topk_idx is not None and topk_idx.shape[1] > 0
+            by = topk_idx if has_ids else buffer.plan_from_rank_map(in_rank)._core
+        made = buffer.dispatch_tokens(by, rows, options, scales=scales, weights=topk_weights)
         recv_x, recv_scales, ids, weights, counts, *_ = made
         if topk_idx is None:
             counts, weights = exchange_counts(buffer, layout[2]), None
@@ -234,7 +232,8 @@ class NormalMode:
             biases = checks.biases(bias)
             way = way_of(buffer, route, self.runtime.resets, rows.shape[0])
         weights = None if topk_weights is None else first_rows(topk_weights, way.rows)
-        sums, _ = buffer.combine_rows(way.handle, first_rows(rows, way.rows), bias=biases or None, row_weights=weights)
+        rows = first_rows(rows, way.rows)
+        sums, _ = buffer.combine_rows(way.handle._core, rows, bias=biases or None, row_weights=weights)
         return sums
 
     internode_dispatch = dispatch

@@ -1,43 +1,43 @@
-"""What low-latency dispatches of the same shapes and choices share, so that only the first is looked at closely."""
+"""What low-latency calls of the same shapes and choices share, so that only the first is looked at closely."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
-import heddle
 import torch
+from heddle._core import KnownCalls
 
-from . import low_latency_handle
 from .engine import Engine
-from .halves import end_of_call
+from .low_latency_handle import Batch
+from .utils.event import EventHandle, EventOverlap
 
-_MOST = 1024  # batches of decoding have few sizes; whoever has more looks at each
+_NOTHING = (None,) * 6
 
 
-class Prepared(NamedTuple):
+class Prepared:
     """A dispatch of rows as they are, without statistics."""
 
-    epoch: int
-    buffer: heddle.Buffer
-    options: Any
-    outputs: Callable[[torch.Tensor, Any], Any]
-    batch: torch.Size
-    sizes: tuple[int, int, int]
+    __slots__ = ("_batch", "_options", "_outputs", "epoch")
+
+    def __init__(self, epoch: int, batch: Batch, options: Any, outputs: Callable[[torch.Tensor, Any], Any]) -> None:
+        self.epoch = epoch
+        self._batch = batch
+        self._options = options
+        self._outputs = outputs
 
     def dispatch(self, x: torch.Tensor, topk_idx: torch.Tensor, is_async: bool, splits: bool) -> tuple[Any, ...]:
         """What low_latency_dispatch() returns."""
-        made, receive = self.buffer.dispatch_slab(topk_idx, x, self.options, splits=splits)
-        handle = low_latency_handle.make(self.buffer, made, self.batch, self.sizes)
-        event, hook = end_of_call(receive, is_async, None, x.device)
-        return self.outputs(made[0], made[1]), made[2], handle, event, hook
-
-
-def key_of(x: Any, topk_idx: Any, *choices: Any) -> tuple[Any, ...] | None:
-    """None for what are no tensors."""
-    if not isinstance(x, torch.Tensor) or not isinstance(topk_idx, torch.Tensor):
-        return None
-    return (x.shape, x.dtype, x.device, topk_idx.shape, topk_idx.dtype, *choices)
+        core = self._batch.core
+        hook: Callable[[], None] | None = None
+        if splits:
+            made, sent = core.dispatch_slab_send(topk_idx, x, *_NOTHING, self._options)
+            event, hook = EventOverlap(), partial(sent.receive, core)
+        else:
+            made = core.dispatch_slab(topk_idx, x, *_NOTHING, self._options)
+            event = EventOverlap(EventHandle() if is_async else None)
+        return self._outputs(made[0], made[1]), made[2], self._batch.handle(made), event, hook
 
 
 class PreparedCalls:
@@ -45,13 +45,12 @@ class PreparedCalls:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._known: dict[Any, Prepared] = {}
+        self._known = KnownCalls()
 
-    def find(self, key: Any) -> Prepared | None:
-        known = self._known.get(key)
+    def find(self, x: Any, topk_idx: Any, *choices: Any) -> Prepared | None:
+        """`choices`: ints and bools."""
+        known: Prepared | None = self._known.find(x, topk_idx, *choices)
         return known if known is not None and known.epoch == self._engine.epoch else None
 
-    def keep(self, key: Any, prepared: Prepared) -> None:
-        if len(self._known) >= _MOST:
-            self._known.clear()
-        self._known[key] = prepared
+    def keep(self, prepared: Prepared, x: Any, topk_idx: Any, *choices: Any) -> None:
+        self._known.keep(prepared, x, topk_idx, *choices)

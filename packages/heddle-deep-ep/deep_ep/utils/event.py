@@ -40,11 +40,17 @@ class EventOverlap:
             compute()
     """
 
+    # Of most objects: made for each call, they set what differs.
+    event: EventHandle | None = None
+    extra_tensors: tuple[torch.Tensor, ...] | None = None
+    hook_after_wait: Callable[[], Any] | None = None
+    _release_handle = False
+
     def __init__(self, event: EventHandle | None = None, extra_tensors: tuple[torch.Tensor, ...] | None = None) -> None:
-        self.event = event
-        self.extra_tensors = extra_tensors
-        self.hook_after_wait: Callable[[], Any] | None = None
-        self._release_handle = False
+        if event is not None:
+            self.event = event
+        if extra_tensors is not None:
+            self.extra_tensors = extra_tensors
 
     def register_hook_after_wait(self, hook: Callable[[], Any]) -> None:
         """`hook` runs once, after the first wait, whose result is then the hook's. One hook only."""
