@@ -83,8 +83,8 @@ class KnownCalls {
 void bind_known_calls(nb::module_& m) {
   nb::class_<KnownCalls>(m, "KnownCalls")
       .def(nb::init<>())
-      .def("find", &KnownCalls::find, nb::arg("x"), nb::arg("y"), nb::arg("choices"))
-      .def("keep", &KnownCalls::keep, nb::arg("what"), nb::arg("x"), nb::arg("y"), nb::arg("choices"));
+      .def("find", &KnownCalls::find, nb::arg("x").none(), nb::arg("y").none(), nb::arg("choices"))
+      .def("keep", &KnownCalls::keep, nb::arg("what"), nb::arg("x").none(), nb::arg("y").none(), nb::arg("choices"));
 }
 
 }  // namespace heddle::python

@@ -138,6 +138,11 @@ def wrong_body(rank):
             refused_elsewhere(lambda: buffer.low_latency_combine(**arguments))  # noqa: B023
     raises(lambda: buffer.low_latency_combine(recv_x, batch.ids, batch.weights, ("a",) * 5), "handle.*legal")
     raises(lambda: buffer.low_latency_dispatch(batch.x, batch.ids, 0, EXPERTS), "num_max_dispatch.*1 or more")
+    raises(lambda: buffer.low_latency_dispatch(None, batch.ids, MOST, EXPERTS), "x is NoneType")
+    raises(lambda: buffer.low_latency_dispatch(batch.x, None, MOST, EXPERTS), "topk_idx is a NoneType")
+    # Numbers of other types are looked at, not found among known calls.
+    slab = buffer.low_latency_dispatch(batch.x, batch.ids, float(MOST), float(EXPERTS), use_fp8=False)[0]
+    assert slab.shape[1] == rank.size * MOST
 
 
 def test_wrong_arguments_are_errors_on_all_ranks(world):

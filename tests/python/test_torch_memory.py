@@ -107,3 +107,16 @@ def test_few_outputs_are_those_of_a_whole_call(layout, weighted):
             assert torch.equal(moved[held], whole.x[held])
             return
         assert torch.equal(moved, whole.x)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_where_a_batch_goes_is_that_of_its_plan(dtype):
+    ids = IDS.to(dtype)
+    with buffer_with(None) as buffer:
+        plan, (per_rank, per_expert, in_rank) = buffer.plan(ids), buffer.reach(ids)
+        assert torch.equal(per_rank, plan.num_tokens_per_rank)
+        assert torch.equal(per_expert, plan.num_tokens_per_expert) and per_expert.tolist() == [1, 1, 3]
+        assert torch.equal(in_rank, plan.is_token_in_rank) and in_rank.dtype == torch.bool
+        assert all(one.untyped_storage().resizable() for one in (per_rank, per_expert, in_rank))
+        with pytest.raises(heddle.UsageError, match=r"ids\[1\]\[0\] = 3"):
+            buffer.reach(torch.tensor([[0], [3]]))
