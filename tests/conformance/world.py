@@ -21,7 +21,7 @@ from typing import Any
 import torch.distributed as dist
 from rank_process import Place, serve
 
-PATIENCE = 60.0  # seconds that a test may take; only a bug reaches it
+PATIENCE = {"cpu": 60.0, "cuda": 150.0}  # seconds that a test may take; processes that share a GPU take turns on it
 START_PATIENCE = 150.0  # seconds; GPUs give many processes their contexts one after the other
 GRACE = 10.0  # seconds that the others have once a rank has failed: most of them wait for it
 LAST_WORDS = 25  # lines
@@ -88,7 +88,7 @@ class World:
         asked = self._started[:ranks]
         for rank in asked:
             rank.tell((body.__module__, body.__name__, ranks, args))
-        return self._answers(asked, PATIENCE)
+        return self._answers(asked, PATIENCE[self.device])
 
     def _answers(self, ranks: list[Started], patience: float) -> list[Any]:
         answers, deadline = {}, time.monotonic() + patience
