@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prints what one call costs from Python, in microseconds of this thread's processor time: one rank, one token, tensors
-of torch, so that nothing is waited for. On a CPU the rows are moved within the call; the second column, with rows of
-128 elements, is what is left without them.
+of torch. On a CPU the rows are moved within the call; the second column, with rows of 128 elements, is what is left
+without them. On a GPU exact sizes make the thread wait, and look: the last column is how long, and part of the others.
 
     bench/python_calls.py [CALLS] [--device cuda] [--profile NAME]    NAME: one of the printed calls
 """
@@ -22,7 +22,11 @@ EXPERTS, TOPK, MOST, GROUP = 32, 8, 1, 20
 HIDDEN = (7168, 128)
 
 
-def heddle_calls(device: str, hidden: int) -> dict[str, Callable[[], Any]]:
+Calls = dict[str, Callable[[], Any]]
+Buffers = list[heddle.Buffer]
+
+
+def heddle_calls(device: str, hidden: int) -> tuple[Calls, Buffers]:
     buffer = heddle.Buffer(heddle.in_process(1)[0], experts=EXPERTS, max_tokens=MOST, device=device)
     ids, weights, x = batch(device, hidden)
     plan = buffer.plan(ids)
@@ -33,17 +37,18 @@ def heddle_calls(device: str, hidden: int) -> dict[str, Callable[[], Any]]:
         "dispatch": lambda: buffer.dispatch(plan, x, weights=weights).x,
         "combine": lambda: buffer.combine(handle, x).x,
         "slab dispatch": lambda: buffer.dispatch(plan, x, **slab).x,
-    }
+    }, [buffer]
 
 
-def deep_ep_calls(device: str, hidden: int) -> dict[str, Callable[[], Any]]:
+def deep_ep_calls(device: str, hidden: int) -> tuple[Calls, Buffers]:
     buffer = deep_ep.Buffer(heddle.in_process(1)[0], 0, 0, low_latency_mode=True, num_qps_per_rank=1)
     ids, weights, x = batch(device, hidden)
     per_rank, _, per_expert, in_rank, _ = buffer.get_dispatch_layout(ids, EXPERTS)
 
-    def dispatch() -> Any:
+    def dispatch(worst: int = 0) -> Any:
         return buffer.dispatch(
             x,
+            num_worst_tokens=worst,
             num_tokens_per_rank=per_rank,
             is_token_in_rank=in_rank,
             num_tokens_per_expert=per_expert,
@@ -62,12 +67,13 @@ def deep_ep_calls(device: str, hidden: int) -> dict[str, Callable[[], Any]]:
     return {
         "V1 get_dispatch_layout": lambda: buffer.get_dispatch_layout(ids, EXPERTS),
         "V1 dispatch": dispatch,
+        "V1 dispatch, num_worst_tokens": lambda: dispatch(MOST),
         "V1 dispatch, handle": lambda: buffer.dispatch(x, handle=handle),
         "V1 combine": lambda: buffer.combine(x, handle),
         "low_latency_dispatch": lambda: low_latency(False),
         "low_latency_dispatch, hook": lambda: low_latency(True),
         "low_latency_combine": lambda: buffer.low_latency_combine(slab, ids, weights, slab_handle),
-    }
+    }, buffer.runtime._all
 
 
 def batch(device: str, hidden: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -101,19 +107,27 @@ def main() -> None:
     parser.add_argument("--profile", metavar="NAME")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    both = [{**heddle_calls(options.device, hidden), **deep_ep_calls(options.device, hidden)} for hidden in HIDDEN]
+    made = [make(options.device, hidden) for hidden in HIDDEN for make in (heddle_calls, deep_ep_calls)]
+    both = [{**made[i][0], **made[i + 1][0]} for i in (0, 2)]
+    buffers = [buffer for _, some in made for buffer in some]
     if options.profile:
         profile = cProfile.Profile()
         profile.runcall(measure, both[1][options.profile], options.calls)
         pstats.Stats(profile).sort_stats("tottime").print_stats(30)
         return
-    print(f"{'us':30}{f'hidden {HIDDEN[0]}':>14}{f'hidden {HIDDEN[1]}':>14}{'90 % below':>14}")
+    print(f"{'us':30}{f'hidden {HIDDEN[0]}':>14}{f'hidden {HIDDEN[1]}':>14}{'90 % below':>14}{'waiting':>10}")
     for name in both[0]:
         numbers = []
         for calls in both:
             measure(calls[name], 100)
+            before = waited(buffers)
             numbers.append(measure(calls[name], options.calls))
-        print(f"{name:30}{numbers[0][0]:14.1f}{numbers[1][0]:14.1f}{numbers[1][1]:14.1f}")
+        waiting = (waited(buffers) - before) / options.calls
+        print(f"{name:30}{numbers[0][0]:14.1f}{numbers[1][0]:14.1f}{numbers[1][1]:14.1f}{waiting:10.1f}", flush=True)
+
+
+def waited(buffers: Buffers) -> float:
+    return sum(buffer.metrics().waiting_nanoseconds for buffer in buffers) / 1000
 
 
 if __name__ == "__main__":

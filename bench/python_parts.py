@@ -29,12 +29,18 @@ def calls(device: str, hidden: int) -> Iterator[Line]:
     inner = heddle.Buffer(heddle.in_process(1)[0], experts=EXPERTS, device=device)
     options = dispatch_options(layout="slab", quantise="fp8", max_tokens=MOST)
     yield "heddle.Buffer.dispatch_slab", lambda: inner.dispatch_slab(ids, x, options)
-    stream = torch.cuda.current_stream().cuda_stream if device == "cuda" else None
+    received = inner._core.dispatch(ids, x, *NOTHING, None, options, stream_of(device), 0)
+    yield "a tensor of a result", lambda: received.num_per_expert(True)
+    yield "a tensor with other strides", lambda: received.scales(True)
     yield "C++ with its tensors", lambda: inner._core.dispatch_slab(ids, x, *NOTHING, options)
-    rest = (*NOTHING, None, options, stream, 0)
+    rest = (*NOTHING, None, options, stream_of(device), 0)
     yield "C++, all results, left where they are", lambda: inner._core.dispatch(ids, x, *rest)
     own = heddle.Buffer(heddle.in_process(1)[0], experts=EXPERTS, device=device)
     yield "C++, the same in memory of its own", lambda: own._core.dispatch(ids, x, *rest)
+
+
+def stream_of(device: str) -> int | None:
+    return torch.cuda.current_stream().cuda_stream if device == "cuda" else None
 
 
 def combines(device: str, hidden: int) -> Iterator[Line]:

@@ -101,6 +101,7 @@ struct DispatchOptions {
   int max_tokens = 0;      // of any rank; 0 = the buffer's
   bool zero_padding = false;  // clear rows that hold nothing
   bool drop_overflow = false; // rows past the capacity: count them only; else Error{overflow} after the call
+  bool wide_ids = false;      // token-major: ids come as int64
   // Fewer tensors to make: none of expert_offsets and dropped; row_source, and of grouped rows weights, only if weights are sent;
   // row_token of a slab only, as [L, R x M]; exact sizes: no num_per_expert, which counts tells.
   bool few_outputs = false;
@@ -113,7 +114,7 @@ struct Received {
   // [rows, P]; slab [L, R x M, P] with strides (P R M, 1, R M). In tiles [rows / 128, P, 32, 4], word w of row r at
   // [r / 128, w, r % 32, r % 128 / 32]; slab [L, R x M / 128, P, 32, 4]. rows / 128 is rounded up.
   Tensor scales;
-  Tensor ids;              // token-major [rows, K] int32 local ids, -1 = not local or padding
+  Tensor ids;              // token-major [rows, K] int32 (wide_ids: int64) local ids, -1 = not local or padding
   Tensor weights;          // token-major [rows, K] float32, 0 where ids is -1; others [rows], those of duplicates added
   Tensor num_per_expert;   // [L] int32: token-major pairs, others rows
   Tensor expert_offsets;   // [L + 1] int64, first row of each expert's group; not token-major

@@ -24,6 +24,7 @@ struct Metrics {
   uint64_t refusals = 0;  // calls that this rank refused
   uint64_t faults = 0;
   uint64_t resets = 0;
+  uint64_t waiting_nanoseconds = 0;  // of the calling thread for steps on a GPU, such as an exact dispatch's headers
 };
 
 }  // namespace heddle

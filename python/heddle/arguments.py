@@ -22,6 +22,7 @@ def dispatch_options(
     max_tokens: int | None = None,
     zero_padding: bool = False,
     drop_overflow: bool = False,
+    wide_ids: bool = False,
 ) -> _core.DispatchOptions:
     """Immutable, and the same object for the same options: callers have few of them, and make many calls."""
     return _core.DispatchOptions(
@@ -34,6 +35,7 @@ def dispatch_options(
         max_tokens=0 if max_tokens is None else _int32("max_tokens", max_tokens),
         zero_padding=zero_padding,
         drop_overflow=drop_overflow,
+        wide_ids=wide_ids,
     )
 
 

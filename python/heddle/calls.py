@@ -57,6 +57,7 @@ class Calls:
         max_tokens: int | None = None,
         zero_padding: bool = False,
         drop_overflow: bool = False,
+        wide_ids: bool = False,
         stream: Any = None,
         num_sms: int | None = None,
     ) -> Received:
@@ -94,6 +95,7 @@ class Calls:
         max_tokens     most tokens of any rank in this call; None = the buffer's
         zero_padding   clear rows that hold nothing
         drop_overflow  count rows past the capacity in Received.num_dropped; else OverflowError_ after the call
+        wide_ids       token-major: Received.ids are int64
         stream         on a GPU: a stream of torch or CuPy, or its number; None = torch's current one for torch tensors,
                        else none: the call returns when its outputs are valid
         num_sms        on a GPU: most multiprocessors that the call takes; None = the buffer's
@@ -103,8 +105,9 @@ class Calls:
         core = self._core
         try:
             given = route_or_ids(route)
+            sizes = (fixed_size, capacity, max_tokens)
             options = dispatch_options(
-                layout, alignment, quantise, scale_layout, fixed_size, capacity, max_tokens, zero_padding, drop_overflow
+                layout, alignment, quantise, scale_layout, *sizes, zero_padding, drop_overflow, wide_ids
             )
             arrays = (scales, weights, global_scale, counts_total, waits_total, expert_ready)
             number, scope = self._place(stream, x, *arrays, *ids_in(route))

@@ -57,7 +57,9 @@ class Received:
         """
     )
 
-    ids = _Tensor("Token-major [rows, K] int32 local expert ids, -1 = not of this rank, or padding.")
+    ids = _Tensor(
+        "Token-major [rows, K] int32 (int64 with wide_ids) local expert ids, -1 = not of this rank, or padding."
+    )
 
     weights = _Tensor(
         "Token-major [rows, K] float32, 0 where ids is -1; others [rows], those of duplicate columns added."

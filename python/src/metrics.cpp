@@ -21,7 +21,9 @@ void bind_metrics(nb::module_& m) {
       .def_ro("plans", &Metrics::plans)
       .def_ro("refusals", &Metrics::refusals, "Calls that this rank refused.")
       .def_ro("faults", &Metrics::faults)
-      .def_ro("resets", &Metrics::resets);
+      .def_ro("resets", &Metrics::resets)
+      .def_ro("waiting_nanoseconds", &Metrics::waiting_nanoseconds,
+              "Of the calling thread for steps on a GPU, such as an exact dispatch's headers.");
 }
 
 }  // namespace heddle::python

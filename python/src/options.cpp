@@ -48,7 +48,7 @@ Value find(const char* argument, std::string_view word, const Words<Value, N>& w
 
 void make_dispatch(DispatchOptions* options, const std::string& layout, int alignment, const std::string& quantise,
                    const std::string& scale_layout, bool fixed_size, int64_t capacity, int max_tokens,
-                   bool zero_padding, bool drop_overflow) {
+                   bool zero_padding, bool drop_overflow, bool wide_ids) {
   new (options) DispatchOptions{.layout = find("layout", layout, kLayouts),
                                 .alignment = alignment,
                                 .quantise = find("quantise", quantise, kQuantise),
@@ -57,7 +57,8 @@ void make_dispatch(DispatchOptions* options, const std::string& layout, int alig
                                 .capacity = capacity,
                                 .max_tokens = max_tokens,
                                 .zero_padding = zero_padding,
-                                .drop_overflow = drop_overflow};
+                                .drop_overflow = drop_overflow,
+                                .wide_ids = wide_ids};
 }
 
 void make_combine(CombineOptions* options, bool weighted, bool float32_wire,
@@ -72,7 +73,7 @@ void bind_options(nb::module_& m) {
   nb::class_<DispatchOptions>(m, "DispatchOptions")
       .def("__init__", &make_dispatch, nb::kw_only(), nb::arg("layout"), nb::arg("alignment"), nb::arg("quantise"),
            nb::arg("scale_layout"), nb::arg("fixed_size"), nb::arg("capacity"), nb::arg("max_tokens"),
-           nb::arg("zero_padding"), nb::arg("drop_overflow"));
+           nb::arg("zero_padding"), nb::arg("drop_overflow"), nb::arg("wide_ids"));
   nb::class_<CombineOptions>(m, "CombineOptions")
       .def("__init__", &make_combine, nb::kw_only(), nb::arg("weighted"), nb::arg("float32_wire"),
            nb::arg("out_dtype").none());

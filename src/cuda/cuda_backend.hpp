@@ -59,6 +59,7 @@ class CudaBackend : public Backend {
   bool is_asynchronous() const override { return true; }
   uint64_t steps_begun() const override { return ticket_; }
   uint64_t steps_ended() const override;
+  uint64_t waited() const override { return waited_; }
   /// What the last step with `wait` told; valid until 64 more have run.
   const Report& report() const override { return *last_report_; }
   const Ledger& look(const Context&) override;
@@ -175,6 +176,7 @@ class CudaBackend : public Backend {
   const Report* last_report_ = nullptr;
   uint64_t ticket_ = 0;
   uint64_t plans_ = 0;
+  uint64_t waited_ = 0;  // ns
   std::atomic<Ledger*> to_interrupt_ = nullptr;  // its step shall end; the host's waits see to it
   Ledger* interrupted_ = nullptr;                // its device word is set
   CUstream_st* own_stream_ = nullptr;

@@ -12,7 +12,7 @@ namespace heddle {
 /// broke off at its barrier.
 bool CudaBackend::await(const Site& site, const Call& call) {
   constexpr int kLooks = 256;
-  const uint64_t deadline = now_ns() + patience();
+  const uint64_t began = now_ns(), deadline = began + patience();
   for (int attempt = 0; load_acquire(&site.report->ticket) != site.ticket; ++attempt) {
     relax(attempt);
     deliver_interrupt();
@@ -21,6 +21,7 @@ bool CudaBackend::await(const Site& site, const Call& call) {
     if (!has_ended(launch_.stream, "running a step")) continue;
     if (load_acquire(&site.report->ticket) != site.ticket) return end_broken(call);
   }
+  waited_ += now_ns() - began;
   last_report_ = site.report;
   if (site.report->faulted != 0) watch_->noticed();
   return site.report->faulted == 0;

@@ -335,7 +335,9 @@ void Calls::raise_refusal(Kind kind, const Report& state) {
 
 Metrics Calls::metrics() const {
   const std::lock_guard lock(mutex_);
-  return metrics_;
+  Metrics metrics = metrics_;
+  metrics.waiting_nanoseconds = parts_.backend->waited();
+  return metrics;
 }
 
 void Calls::set_allocator(Allocate allocate) {

@@ -159,9 +159,11 @@ void DispatchCall::take_outputs(int64_t received, int64_t rows) {
   out.zero_padding = options_.zero_padding;
   take_scales(rows);
   if (token_major && topk > 0) {
-    result_.ids = make(DType::i32, {rows, topk});
+    const bool wide = options_.wide_ids;
+    result_.ids = make(wide ? DType::i64 : DType::i32, {rows, topk});
     result_.weights = make(DType::f32, {rows, topk});
-    out.ids = result_.ids.data<int32_t>();
+    out.ids = wide ? nullptr : result_.ids.data<int32_t>();
+    out.wide_ids = wide ? result_.ids.data<int64_t>() : nullptr;
     out.weights = result_.weights.data<float>();
   }
   take_places(rows);

@@ -76,6 +76,8 @@ class Backend {
   /// Steps begun, and of those the ones that have ended, by number; steps of a capture have none.
   virtual uint64_t steps_begun() const { return 0; }
   virtual uint64_t steps_ended() const { return 0; }
+  /// What the host has spent in waits for steps, nanoseconds, where they run elsewhere.
+  virtual uint64_t waited() const { return 0; }
   /// What the last step that was waited for told; valid until the next.
   virtual const Report& report() const = 0;
   /// The ledger as it is after all steps so far; valid until the next step or look.

@@ -43,6 +43,7 @@ struct OutputView {
   ScaleView scales;
   int64_t rows = 0;                 // of x; rows at and past it are dropped
   int32_t* ids = nullptr;           // token-major [rows][K] local, -1 = not local or padding
+  int64_t* wide_ids = nullptr;      // the same for a caller who wants them wide; ids is null then
   float* weights = nullptr;         // token-major [rows][K]
   float* row_weights = nullptr;     // others [rows]
   int32_t* counts = nullptr;        // [L] token-major pairs, others rows
@@ -55,6 +56,12 @@ struct OutputView {
   int32_t* total_counts = nullptr;  // [L] statistics: gets the counts of all that came added, also of what is dropped here
   bool zero_padding = false;        // clear x in the rows that hold nothing
   ReadyView ready;                  // of grouped layouts
+
+  HEDDLE_HD bool has_ids() const { return ids != nullptr || wide_ids != nullptr; }
+  HEDDLE_HD void place_id(int64_t at, int32_t id) const {
+    if (ids != nullptr) ids[at] = id;
+    if (wide_ids != nullptr) wide_ids[at] = id;
+  }
 };
 
 /// Memory of the symmetric heap that may take rows in place (I14); it holds `rows` x payload_bytes.

@@ -28,7 +28,7 @@ struct Gap {
 HEDDLE_HD inline void clear_places(const DispatchArgs& args, int64_t row) {
   const OutputView& out = args.out;
   const int64_t topk = args.call.shape.topk;
-  for (int64_t k = 0; k < topk && out.ids != nullptr; ++k) out.ids[row * topk + k] = -1;
+  for (int64_t k = 0; k < topk && out.has_ids(); ++k) out.place_id(row * topk + k, -1);
   for (int64_t k = 0; k < topk && out.weights != nullptr; ++k) out.weights[row * topk + k] = 0.0f;
   if (out.row_weights != nullptr) out.row_weights[row] = 0.0f;
   if (out.row_source != nullptr) out.row_source[row] = -1;

@@ -258,7 +258,7 @@ struct RowReader {
       return place_source(hit.row, token);
     }
     if (i >= args.out.rows) return;
-    if (args.out.ids != nullptr) args.out.ids[at] = hit.local;
+    args.out.place_id(at, hit.local);
     if (args.out.weights != nullptr) args.out.weights[at] = hit.weight;
   }
 
@@ -320,7 +320,7 @@ HEDDLE_HD void drop_row(const Coop& coop, const DispatchArgs& args, int64_t i) {
     args.route.recv_ids[i * topk + k] = -1;
     args.route.recv_weights[i * topk + k] = 0.0f;
     if (!token_major) args.route.row_of[i * topk + k] = -1;
-    if (token_major && i < args.out.rows && args.out.ids != nullptr) args.out.ids[i * topk + k] = -1;
+    if (token_major && i < args.out.rows) args.out.place_id(i * topk + k, -1);
     if (token_major && i < args.out.rows && args.out.weights != nullptr) args.out.weights[i * topk + k] = 0.0f;
   }
   if (coop.lane() == 0) args.route.recv_token[i] = -1;

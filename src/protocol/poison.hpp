@@ -25,7 +25,7 @@ HEDDLE_HD void poison_dispatch(const Coop& coop, const DispatchArgs& args) {
   deal(coop, 0, out.rows, [&](long row) {
     fill_bytes(coop, out.x + row * args.call.shape.payload_bytes, 0xFF, bytes);
     for (int64_t k = coop.lane(); k < topk; k += coop.lanes()) {
-      if (out.ids != nullptr) out.ids[row * topk + k] = -1;
+      out.place_id(row * topk + k, -1);
       if (out.weights != nullptr) out.weights[row * topk + k] = 0.0f;
     }
     if (coop.lane() != 0) return;

@@ -4,6 +4,7 @@ import gc
 
 import heddle
 import pytest
+import ranks
 from heddle.arguments import dispatch_options
 
 torch = pytest.importorskip("torch")
@@ -120,3 +121,17 @@ def test_where_a_batch_goes_is_that_of_its_plan(dtype):
         assert all(one.untyped_storage().resizable() for one in (per_rank, per_expert, in_rank))
         with pytest.raises(heddle.UsageError, match=r"ids\[1\]\[0\] = 3"):
             buffer.reach(torch.tensor([[0], [3]]))
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_wide_ids_are_the_same_numbers(fixed):
+    def body(buffer):
+        x, plan = torch.ones(3, 32), buffer.plan(IDS)
+        narrow = buffer.dispatch(plan, x, fixed_size=fixed)
+        wide = buffer.dispatch(plan, x, fixed_size=fixed, wide_ids=True)
+        assert narrow.ids.dtype == torch.int32 and wide.ids.dtype == torch.int64
+        assert torch.equal(wide.ids, narrow.ids.to(torch.int64))
+        again = buffer.dispatch(wide.handle, x, fixed_size=fixed, wide_ids=True)
+        assert torch.equal(again.ids, wide.ids)
+
+    ranks.buffers(2, body, experts=3, max_tokens=4)

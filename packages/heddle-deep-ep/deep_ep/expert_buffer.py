@@ -177,6 +177,7 @@ class ExpertBuffer:
                 layout=layout,
                 fixed_size=settings.fixed,
                 zero_padding=ask.zero_padding,
+                wide_ids=ask.topk_idx.dtype is torch.int64,
                 **options,
             )
             if ask.stats is not None:
@@ -224,6 +225,7 @@ class ExpertBuffer:
                 weights=ask.topk_weights,
                 fixed_size=first._fixed,
                 zero_padding=ask.zero_padding,
+                wide_ids=first.topk_idx.dtype is torch.int64,
             )
             handle = EPHandle(buffer, received, settings, first.topk_idx, first)
             return _outputs(ask._replace(topk_idx=first.topk_idx), received, handle)

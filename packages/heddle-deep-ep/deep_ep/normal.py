@@ -131,7 +131,8 @@ class NormalMode:
             worst = positive("num_worst_tokens", worst, 0)
             self._check_routing(rows, in_rank, topk_idx, topk_weights, worst)
             fixed: dict[str, Any] = {"fixed_size": True, "capacity": worst, "max_tokens": worst} if worst else {}
-            options = dispatch_options(**fixed)
+            wide = topk_idx is not None and topk_idx.dtype is torch.int64
+            options = dispatch_options(**fixed, wide_ids=wide)
             has_ids = topk_idx is not None and topk_idx.shape[1] > 0
             by = topk_idx if has_ids else buffer.plan_from_rank_map(in_rank)._core
         made = buffer.dispatch_tokens(by, rows, options, scales=scales, weights=topk_weights)
@@ -139,7 +140,6 @@ class NormalMode:
         if topk_idx is None:
             counts, weights = exchange_counts(buffer, layout[2]), None
         else:
-            ids = ids.to(topk_idx.dtype)
             if offset is not None:
                 ids = torch.where(ids < 0, layout[2].numel(), ids + offset)
         per_expert = counts if alignment == 1 else [align(count, alignment) for count in counts]
