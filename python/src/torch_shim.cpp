@@ -46,7 +46,20 @@ bool TorchShim::load() {
          take(library, "aoti_torch_new_tensor_handle", again_) && take(library, "aoti_torch_get_data_ptr", address_) &&
          take(library, "aoti_torch_delete_tensor_object", drop_) &&
          take_number(library, "aoti_torch_device_type_cpu", cpu_) &&
-         take_number(library, "aoti_torch_device_type_cuda", cuda_) && load_types(library);
+         take_number(library, "aoti_torch_device_type_cuda", cuda_) && load_types(library) && learn_who_drops();
+}
+
+/// The function is said to take the tensor; torch 2.13's leaves its handle to us, and all memory with it. So one is tried: what
+/// Python lets go of then goes, or somebody holds it.
+bool TorchShim::learn_who_drops() {
+  const TorchTensor probe = empty(DType::u8, {1}, {});
+  if (probe == nullptr) return false;
+  nb::object tensor = wrapped(probe);
+  const nb::object watch = nb::module_::import_("weakref").attr("ref")(tensor);
+  tensor.reset();
+  wrapping_takes_ = watch().is_none();
+  if (!wrapping_takes_) drop(probe);
+  return true;
 }
 
 bool TorchShim::load_types(void* library) {
@@ -85,9 +98,15 @@ void* TorchShim::address(TorchTensor tensor) const {
 
 void TorchShim::drop(TorchTensor tensor) const { drop_(tensor); }
 
-nb::object TorchShim::python(TorchTensor tensor) const {
+nb::object TorchShim::wrapped(TorchTensor tensor) const {
   const nb::object capsule = nb::steal(PyCapsule_New(tensor, nullptr, nullptr));
   return nb::handle(wrap_)(capsule);
+}
+
+nb::object TorchShim::python(TorchTensor tensor) const {
+  nb::object object = wrapped(tensor);
+  if (!wrapping_takes_) drop(tensor);
+  return object;
 }
 
 }  // namespace heddle::python

@@ -35,6 +35,8 @@ class TorchShim {
 
   bool load();
   bool load_types(void* library);
+  bool learn_who_drops();
+  nb::object wrapped(TorchTensor) const;
 
   Status (*empty_)(int64_t, const int64_t*, const int64_t*, int32_t, int32_t, int32_t, TorchTensor*) = nullptr;
   Status (*view_)(TorchTensor, int64_t, const int64_t*, const int64_t*, int64_t, TorchTensor*) = nullptr;
@@ -44,6 +46,7 @@ class TorchShim {
   std::array<int32_t, kTypes> types_{};
   int32_t cpu_ = 0, cuda_ = 0;
   PyObject* wrap_ = nullptr;  // for ever
+  bool wrapping_takes_ = false;
 };
 
 }  // namespace heddle::python

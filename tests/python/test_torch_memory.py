@@ -1,6 +1,7 @@
 """Results in torch's memory: as on a GPU, here on the CPU, where an allocator of torch's has to be asked for."""
 
 import gc
+import weakref
 
 import heddle
 import pytest
@@ -57,6 +58,20 @@ def test_storages_are_torchs_own():
         assert len({storage.data_ptr() for storage in storages}) == 5
         storages[0].resize_(0)
         assert ranges.shape == (3, 1) and count.tolist() == [1, 1, 2]
+
+
+def test_memory_goes_with_the_last_tensor_of_it():
+    with buffer_with(None) as buffer:
+        options = dispatch_options(layout="slab", quantise="fp8", max_tokens=4)
+        made = buffer.dispatch_slab(IDS, torch.ones(3, 256, dtype=torch.bfloat16), options)[0]
+        watched = [weakref.ref(one) for one in made[:5]]
+        del made
+        assert [watch() for watch in watched] == [None] * 5
+        received = buffer.dispatch(buffer.plan(IDS), torch.ones(3, 32), scales=torch.rand(3, 5), layout="slab")
+        watched = [weakref.ref(one) for one in received.tensors() if one is not None]
+        assert len(watched) >= 8 and all(watch() is not None for watch in watched)
+        del received
+        assert not any(watch() is not None for watch in watched)
 
 
 def test_a_result_outlives_the_buffer():
