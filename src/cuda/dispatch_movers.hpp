@@ -47,6 +47,7 @@ template <class Coop, class Port>
 class DispatchLanes {
  public:
   static constexpr bool kPostsLate = false;  // what was handed out may be announced at once
+  static constexpr bool kCastsOwn = false;   // what is in the batch is handed in as it is
 
   HEDDLE_HD DispatchLanes(const Coop& coop, Port& port, const DispatchArgs& args, const DispatchBoard<Port>* board, int, int)
       : coop_(coop), port_(port), a_(args), experts_(LocalExperts::of(args.call.ctx.topo)),
@@ -127,6 +128,7 @@ template <bool kCasts, class Coop, class Port>
 class BeltMover {
  public:
   static constexpr bool kPostsLate = true;  // once the next one has been handed out, or after finish()
+  static constexpr bool kCastsOwn = kCasts;
 
   HEDDLE_HD BeltMover(const Coop& coop, Port& port, const DispatchArgs& args, DispatchBoard<Port>* board, int worker, int workers)
       : coop_(coop), port_(port), a_(args), experts_(LocalExperts::of(args.call.ctx.topo)),
@@ -175,7 +177,7 @@ class BeltMover {
   /// `others`: a later row has begun.
   HEDDLE_HD void hand_out(const Ride& ride, const Carve& carve, int64_t base, bool others) {
     wait(ride.seat, others);
-    if constexpr (kCasts) cast(ride);
+    if constexpr (kCasts) cast(ride.seat);
     bulk::fence_block();
     coop_.worker_sync();
     if (coop_.lane() != 0) return;
@@ -198,14 +200,21 @@ class BeltMover {
 
   HEDDLE_HD void hand_in(const Ride& ride, const std::byte*, const Carve&, bool others) {
     wait(ride.seat, others);
-    const ArrivedRow row = ArrivedRow::in_slot(belt_.at(ride.seat), slot_, ride.direct);
+    const std::byte* slot = belt_.at(ride.seat);
+    if (kCasts && ride.token >= 0) {
+      cast(ride.seat);
+      bulk::fence_block();
+      coop_.worker_sync();
+      slot = slot_around(slot);
+    }
+    const ArrivedRow row = ArrivedRow::in_slot(slot, slot_, ride.direct);
     const RowReader reader{
         .args = a_, .experts = experts_, .source = ride.peer, .row = row, .expert_row = expert_row_};
     if (ride.direct && is_grouped(a_.call.shape)) fetch(ride, reader);
     const std::byte* at = belt_.at(ride.seat);
     reader.place_by_lanes(coop_, ride.number, [&](int64_t to, int k) {
       if (!ride.direct || !reader.is_first_hit(k)) bulk::store(a_.out.x + to * payload_bytes(), at, payload_bytes());
-      if (scale_bytes() > 0) place_scales(a_.out.scales.row(to), at + slot_.scales);
+      if (scale_bytes() > 0) place_scales(a_.out.scales.row(to), slot + slot_.scales);
     });
     bulk::commit();
   }
@@ -234,9 +243,9 @@ class BeltMover {
   }
 
   /// To where the row lies: each step ends before the next one's channels begin.
-  HEDDLE_HD void cast(const Ride& ride) const {
+  HEDDLE_HD void cast(const Seat& seat) const {
     const Shape& shape = a_.call.shape;
-    std::byte* at = belt_.at(ride.seat);
+    std::byte* at = belt_.at(seat);
     quantise_row(coop_, QuantiseArgs{.x = at, .x_dtype = shape.dtype,
                                      .hidden = quantised_hidden(shape.payload_bytes, shape.quantise), .mode = shape.quantise,
                                      .q = reinterpret_cast<uint8_t*>(at), .scales = slot_around(at) + slot_.scales,

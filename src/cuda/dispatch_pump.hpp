@@ -90,9 +90,10 @@ class DispatchPump : Pump<Coop, Port> {
 
   HEDDLE_HD bool waits_for_offers() const { return offers_rows(call_.ctx, call_.shape); }
 
-  /// Own rows go straight to the output; if they are cast on the way, through the window.
+  /// Own rows go straight to the output, unless only slots hold them as they shall be there.
   HEDDLE_HD bool own_rows_are_sent() const {
-    return call_.shape.quantise != Quantise::none || call_.state->direct_to[topo_.rank] != 0;
+    const bool are_cast = call_.shape.quantise != Quantise::none && !decltype(mover_)::kCastsOwn;
+    return are_cast || call_.state->direct_to[topo_.rank] != 0;
   }
 
   HEDDLE_HD void move(int round) {
