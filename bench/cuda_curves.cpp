@@ -42,8 +42,8 @@ int number_in(const char* name, int otherwise) {
 /// One rank's part of one setup, ready to be run again and again.
 class CallBench {
  public:
-  CallBench(Bootstrap& bootstrap, const Setup& setup)
-      : setup_(setup), own_(bootstrap.rank()), world_(make_rows(setup.batches, setup.operation.dispatch.dtype)),
+  CallBench(Bootstrap& bootstrap, const Setup& setup, const spec::World& world)
+      : setup_(setup), own_(bootstrap.rank()), world_(world),
         options_{
             .window_bytes = setup.path == CudaPath::pinned ? kPinnedBytes : kWindowBytes, .tags = true, .fills = false},
         machine_(bootstrap, options_, {.path = setup.path, .heap_bytes = setup.in_place ? heap_bytes() : 0}),
@@ -114,7 +114,7 @@ class CallBench {
 
   const Setup& setup_;
   const int own_;
-  const spec::World world_;
+  const spec::World& world_;
   const testing::MachineOptions options_;
   testing::GpuMachine machine_;
   const Topology topo_;
@@ -132,8 +132,9 @@ class Curves {
   explicit Curves(int count) : ranks_(count), share_(testing::sms_for(count)) {}
 
   void measure(const Setup& setup) {
+    use_rows(setup);
     const testing::Errors errors = testing::run_threads(ranks_.count(), [&](Bootstrap& bootstrap) {
-      CallBench bench(bootstrap, setup);
+      CallBench bench(bootstrap, setup, world_);
       const std::unique_ptr<Timer> timer = std::make_unique<Timer>();
       if (!rates_.contains(setup.path)) measure_floor(bench, setup.path, *timer, bootstrap);
       for (const int wanted : setup.sms.empty() ? std::vector<int>{0} : setup.sms) {
@@ -156,6 +157,16 @@ class Curves {
   double rate(CudaPath path) const { return rates_.contains(path) ? rates_.at(path) : 0; }
 
  private:
+  /// Making rows takes longer than timing a call, so that setups share them where they can.
+  void use_rows(const Setup& setup) {
+    const DType dtype = setup.operation.dispatch.dtype;
+    if (setup.batches == batches_ && dtype == dtype_) return;
+    world_ = {};
+    world_ = make_rows(setup.batches, dtype);
+    batches_ = setup.batches;
+    dtype_ = dtype;
+  }
+
   /// Everyone writes to its right neighbour's window at once.
   void measure_floor(CallBench& bench, CudaPath path, Timer& timer, Bootstrap& bootstrap) {
     const int rank = bootstrap.rank();
@@ -185,6 +196,9 @@ class Curves {
 
   Ranks ranks_;
   const int share_;
+  spec::World world_;  // the rows of batches_ in dtype_
+  Batches batches_{.ranks = 0};
+  DType dtype_ = DType::bf16;
   std::map<CudaPath, double> rates_;  // bytes a us
   std::map<std::string, double> plain_;
   std::vector<Point> points_;

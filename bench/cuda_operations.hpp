@@ -26,6 +26,8 @@ struct Batches {
   int topk = 8;
   int experts = 256;
   testing::Routing routing = testing::Routing::uniform;
+
+  bool operator==(const Batches&) const = default;
 };
 
 /// Random bytes for rows: e4m3 with a scale for each 128 channels, or bf16.
