@@ -81,5 +81,6 @@ MUTANTS = [
     Mutant("verb", "an add does not release what was stored", "device/atomic.hpp",
            "fetch_add(n, std::memory_order_release)", "fetch_add(n, std::memory_order_relaxed)", tsan=True),
     Mutant("verb", "a look does not acquire what was stored", "device/atomic.hpp",
-           "load(std::memory_order_acquire)", "load(std::memory_order_relaxed)", tsan=True),
+           "std::atomic_ref<uint64_t>(*const_cast<uint64_t*>(word)).load(std::memory_order_acquire)",
+           "std::atomic_ref<uint64_t>(*const_cast<uint64_t*>(word)).load(std::memory_order_relaxed)", tsan=True),
 ]

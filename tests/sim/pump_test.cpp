@@ -74,8 +74,28 @@ TEST_P(Pumps, OneBlockOfFourWorkers) { compare({.lanes = {.workers = 4, .lanes =
 TEST_P(Pumps, ThreeBlocksOfThree) { compare({.lanes = {.workers = 9, .lanes = 2, .blocks = 3}}); }
 TEST_P(Pumps, TwoBlocksOfOneWorker) { compare({.lanes = {.workers = 2, .lanes = kWarpLanes, .blocks = 2}}); }
 TEST_P(Pumps, BeltsInTwoBlocks) { compare({.lanes = {.workers = 8, .lanes = 2, .blocks = 2}, .by_belt = true}); }
+TEST_P(Pumps, BeltsOfTwoRowsAtOnce) { compare({.lanes = {.workers = 3, .lanes = 4, .blocks = 1}, .by_belt = true}); }
 TEST_P(Pumps, WithPlainPeers) {
   compare({.lanes = {.workers = 4, .lanes = 2, .blocks = 2}, .by_belt = true, .only_even_ranks = true});
+}
+
+// The word of a worker is cleared before any of its lanes raises it.
+TEST(Desks, TellTheWorstOfAllLanes) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    LaneCrew crew({.workers = 2, .lanes = 4}, seed);
+    LanePort port(PeerView{}, PeerView{});
+    Board board;
+    std::atomic<int> wrong{0};
+    crew.run([&](const Lane& lane) {
+      const Desk<Lane, LanePort> desk(lane, port, &board, 1);
+      for (uint64_t first = 30; first > 0; first -= 10) {
+        const uint64_t worst = desk.worst(first + static_cast<uint64_t>(lane.lane()));
+        wrong += worst != first + static_cast<uint64_t>(lane.lanes() - 1);
+      }
+      return true;
+    });
+    EXPECT_EQ(wrong, 0) << "seed " << seed;
+  }
 }
 
 TEST(Belts, AStageHoldsARowInASlotAndInPlace) {
