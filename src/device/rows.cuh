@@ -129,10 +129,34 @@ __device__ void lanes_sum_aligned(Lanes lanes, const SumArgs& args, const Term* 
   }
 }
 
+/// bf16 to f32, aligned: what FP32 on a wire asks for. No switch over types parts these loads, so that they go side by side.
+__device__ inline void lanes_widen(Lanes lanes, const SumArgs& args) {
+  constexpr int kGroups = 4;
+  constexpr int kStride = 32 * kLaneColumns;
+  for (int64_t first = lanes.lane * kLaneColumns; first < args.count; first += kGroups * kStride) {
+    LaneColumns<bf16> groups[kGroups];
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const int64_t column = first + group * kStride;
+      if (column < args.count) groups[group] = LaneColumns<bf16>::load(static_cast<const bf16*>(args.bias0) + column);
+    }
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const int64_t column = first + group * kStride;
+      float values[kLaneColumns];
+      groups[group].widen(values);
+      if (column < args.count) store_columns(static_cast<float*>(args.out) + column, values);
+    }
+  }
+}
+
 /// What is rare: other types, odd addresses, odd lengths. Not inlined, so that it does not crowd out the rest; arguments by
 /// value, so that the usual ones need not lie in memory.
 __device__ __noinline__ inline void lanes_sum_odd(Lanes lanes, SumArgs args, const Term* terms, int num_terms) {
   const int64_t whole = lanes.lanes == 32 && all_aligned(args, terms, num_terms) ? args.count / kLaneColumns * kLaneColumns : 0;
+  const bool widens = num_terms == 0 && args.bias0 != nullptr && args.bias1 == nullptr && args.bias_dtype == DType::bf16 &&
+                      args.out_dtype == DType::f32;
+  if (widens && whole == args.count) return lanes_widen(lanes, args);
   switch (args.in_dtype) {
     case DType::f32: lanes_sum_aligned<float>(lanes, args, terms, num_terms, whole); break;
     case DType::bf16: lanes_sum_aligned<bf16>(lanes, args, terms, num_terms, whole); break;

@@ -115,6 +115,15 @@ TEST_F(CudaRows, SumsAreTheHosts) {
   }
 }
 
+TEST_F(CudaRows, WidenedRowsAreTheHosts) {
+  std::mt19937 random(8);
+  for (int64_t count : {8, 264, 1032, 3584, 7168, 7172}) {
+    for (Kind kind : {Kind::normal, Kind::any_bits}) {
+      check_sum(Worker::warp, {DType::bf16, DType::f32, DType::bf16, count, 0, 1, kind, 0}, random);
+    }
+  }
+}
+
 TEST_F(CudaRows, QuantisedRowsAreTheHosts) {
   std::mt19937 random(2);
   for (DType dtype : kFloats) {
