@@ -23,6 +23,15 @@ class EventHandle:
             self.event = torch.cuda.Event()
             self.event.record(torch.cuda.current_stream())
 
+    @classmethod
+    def of(cls, stream: torch.cuda.Stream) -> EventHandle:
+        """What that stream has been given so far."""
+        made = cls.__new__(cls)
+        made.tensors_to_record = ()
+        made.event = torch.cuda.Event()
+        made.event.record(stream)
+        return made
+
     def current_stream_wait(self) -> None:
         """The current stream waits for that work."""
         if self.event is not None:
