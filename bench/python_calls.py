@@ -45,10 +45,11 @@ def deep_ep_calls(device: str, hidden: int) -> tuple[Calls, Buffers]:
     ids, weights, x = batch(device, hidden)
     per_rank, _, per_expert, in_rank, _ = buffer.get_dispatch_layout(ids, EXPERTS)
 
-    def dispatch(worst: int = 0) -> Any:
+    def dispatch(worst: int = 0, is_async: bool = False) -> Any:
         return buffer.dispatch(
             x,
             num_worst_tokens=worst,
+            async_finish=is_async,
             num_tokens_per_rank=per_rank,
             is_token_in_rank=in_rank,
             num_tokens_per_expert=per_expert,
@@ -68,6 +69,7 @@ def deep_ep_calls(device: str, hidden: int) -> tuple[Calls, Buffers]:
         "V1 get_dispatch_layout": lambda: buffer.get_dispatch_layout(ids, EXPERTS),
         "V1 dispatch": dispatch,
         "V1 dispatch, num_worst_tokens": lambda: dispatch(MOST),
+        "the same, asynchronous": lambda: dispatch(MOST, True)[-1].current_stream_wait(),
         "V1 dispatch, handle": lambda: buffer.dispatch(x, handle=handle),
         "V1 combine": lambda: buffer.combine(x, handle),
         "low_latency_dispatch": lambda: low_latency(False),
