@@ -195,7 +195,7 @@ bool CudaBackend::run_shot(const Shot& shot, const Site& site, const Call& call)
 }
 
 template <class Args>
-bool CudaBackend::run_decode(const void* kernel, uint32_t phases, const Args& args) {
+bool CudaBackend::run_decode(uint32_t phases, const Args& args) {
   DecodeSite decode = DecodeSite::of(args.call, phases);
   if constexpr (std::is_same_v<Args, DispatchArgs>) decode.add(args, place_of(args.id_check));
   const int blocks = decode_blocks(int64_t{args.plan.tokens} * decode.region.parts);
@@ -203,21 +203,21 @@ bool CudaBackend::run_decode(const void* kernel, uint32_t phases, const Args& ar
   Site site = begin_step();
   if (!decode.receives()) site.refused = nullptr;  // somebody may wait for the last step
   void* arguments[] = {const_cast<DirectPort*>(&port_), const_cast<Args*>(&args), &site, &decode};
-  return run_shot(decode_shot(kernel, decode_shared_bytes(args), arguments, blocks), site, args.call);
+  return run_shot(decode_shot(decode_kernels().of(args), decode_shared_bytes(args), arguments, blocks), site, args.call);
 }
 
 bool CudaBackend::decode_whole(const DispatchArgs& args) {
-  return run_decode(decode_kernels().dispatch, kSendPhase | kReceivePhase, args);
+  return run_decode(kSendPhase | kReceivePhase, args);
 }
 bool CudaBackend::decode_whole(const CombineArgs& args) {
-  return run_decode(decode_kernels().combine, kSendPhase | kReceivePhase, args);
+  return run_decode(kSendPhase | kReceivePhase, args);
 }
 
 /// A call of words has no other way. Who refuses one sends none, and reads those of others by the plain steps.
 bool CudaBackend::decodes(const Call& call) const { return !call.refusal.is_set() && uses_words(call.ctx, call.shape); }
 
 bool CudaBackend::dispatch_send(const DispatchArgs& args) {
-  if (decodes(args.call)) return run_decode(decode_kernels().dispatch, kSendPhase, args);
+  if (decodes(args.call)) return run_decode(kSendPhase, args);
   make_plan_of(args);
   return run(Step::dispatch_send, args);
 }
@@ -226,18 +226,18 @@ bool CudaBackend::dispatch_headers(const DispatchArgs& args) {
   return decodes(args.call) || run(Step::dispatch_headers, args);
 }
 bool CudaBackend::dispatch_receive(const DispatchArgs& args) {
-  if (decodes(args.call)) return run_decode(decode_kernels().dispatch, kReceivePhase, args);
+  if (decodes(args.call)) return run_decode(kReceivePhase, args);
   return run(Step::dispatch_receive, args);
 }
 bool CudaBackend::combine_send(const CombineArgs& args) {
-  if (decodes(args.call)) return run_decode(decode_kernels().combine, kSendPhase, args);
+  if (decodes(args.call)) return run_decode(kSendPhase, args);
   return run(Step::combine_send, args);
 }
 bool CudaBackend::combine_headers(const CombineArgs& args) {
   return decodes(args.call) || run(Step::combine_headers, args);
 }
 bool CudaBackend::combine_receive(const CombineArgs& args) {
-  if (decodes(args.call)) return run_decode(decode_kernels().combine, kReceivePhase, args);
+  if (decodes(args.call)) return run_decode(kReceivePhase, args);
   return run(Step::combine_receive, args);
 }
 

@@ -123,7 +123,7 @@ class CudaBackend : public Backend {
   WholeShape shape_of(const DispatchArgs&) const;
   Shot whole_shot(const WholeShape&, void** arguments) const;
   template <class Args>
-  bool run_decode(const void* kernel, uint32_t phases, const Args&);
+  bool run_decode(uint32_t phases, const Args&);
   bool decode_whole(const DispatchArgs&);
   bool decode_whole(const CombineArgs&);
   Shot decode_shot(const void* kernel, int64_t shared_bytes, void** arguments, int blocks) const;

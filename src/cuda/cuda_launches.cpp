@@ -71,14 +71,16 @@ void CudaBackend::rehearse(Workers workers) {
 void CudaBackend::rehearse_decode(const DispatchArgs& dispatch, const CombineArgs& combine) {
   Site site{.is_rehearsal = true};
   DecodeSite decode;
-  for (const void* kernel : {decode_kernels().dispatch, decode_kernels().combine}) {
+  const DecodeKernels& kernels = decode_kernels();
+  for (const void* kernel : {kernels.dispatch, kernels.combine, kernels.combine_masking}) {
     check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared_bytes_ - kOwnShared),
                "allowing a kernel more shared memory");
   }
   void* of_dispatch[] = {const_cast<DirectPort*>(&port_), const_cast<DispatchArgs*>(&dispatch), &site, &decode};
   void* of_combine[] = {const_cast<DirectPort*>(&port_), const_cast<CombineArgs*>(&combine), &site, &decode};
-  fire(decode_shot(decode_kernels().dispatch, 0, of_dispatch, decode_blocks(INT32_MAX)));
-  fire(decode_shot(decode_kernels().combine, 0, of_combine, decode_blocks(INT32_MAX)));
+  fire(decode_shot(kernels.dispatch, 0, of_dispatch, decode_blocks(INT32_MAX)));
+  fire(decode_shot(kernels.combine, 0, of_combine, decode_blocks(INT32_MAX)));
+  fire(decode_shot(kernels.combine_masking, 0, of_combine, decode_blocks(INT32_MAX)));
 }
 
 int64_t CudaBackend::plan_lanes() const { return launch_.workers == Workers::warp ? 32 : kPlanThreads; }

@@ -34,6 +34,8 @@ struct DecodeState {
   uint32_t closer = 0;   // 1: a block closes the call
   uint32_t unusual = 0;  // 1: a fault, or a rank that refused
   OwedCredits owed;
+  uint64_t lost = 0;     // bit r: a deadline masked rank r in the call in progress
+  uint64_t decided[kMostWordRanks] = {};  // decision_of() a source of a dispatch, in buffers that mask by deadline
   uint64_t done[kMostDecodeBlocks] = {};  // mark_of() the launch that the block has finished
 };
 
@@ -111,6 +113,10 @@ struct DecodeSite {
 struct DecodeKernels {
   const void* dispatch = nullptr;
   const void* combine = nullptr;
+  const void* combine_masking = nullptr;  // a warp has all of a token's row, so that a deadline takes it whole
+
+  const void* of(const DispatchArgs&) const { return dispatch; }
+  const void* of(const CombineArgs& args) const { return args.call.ctx.mask_late_peers ? combine_masking : combine; }
 };
 
 const DecodeKernels& decode_kernels();

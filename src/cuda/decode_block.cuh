@@ -25,6 +25,7 @@ struct DecodeBoard {
   uint8_t open[kMostWordRanks];   // neither masked nor removed
   uint8_t live[kMostWordRanks];   // takes part in this call
   uint8_t heard[kMostWordRanks];  // a Heard: why a source sends no rows
+  uint8_t lost[kMostWordRanks];   // masked by a deadline in this call
   int32_t count[kMostWordRanks];  // rows from each source
   int32_t tokens[kMostWordRanks];
   int32_t offset[kMostWordRanks + 1];

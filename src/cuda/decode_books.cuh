@@ -48,7 +48,7 @@ class DecodeBooks : protected DecodeNotes {
       board_.gaps = 0;
     }
 #pragma unroll 1
-    for (int peer = lane(); peer < topo_.world; peer += 32) board_.heard[peer] = 0;
+    for (int peer = lane(); peer < topo_.world; peer += 32) board_.heard[peer] = board_.lost[peer] = 0;
     if (decode_.sends()) read_ledger();
     else read_state();
   }

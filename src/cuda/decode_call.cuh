@@ -24,7 +24,9 @@ class DecodeCall : protected DecodeBooks {
   template <class Close>
   __device__ void end(const Close& close) {
     const int source = static_cast<int>(threadIdx.x);
+    if (call_.ctx.mask_late_peers) __syncthreads();  // the last warp may have lost one
     if (source < topo_.world && heard(source) == Heard::refused) board_.unusual = 1;
+    if (source < topo_.world && is_lost(source)) tell_lost(source);
     __syncthreads();
     const bool unusual = board_.unusual != 0 || is_broken();
     const bool closes = unusual || (site_.ticket != 0 && blockIdx.x == 0);
@@ -41,11 +43,16 @@ class DecodeCall : protected DecodeBooks {
     await_all();
     close(call_.ctx.ledger->is_faulted());
     if (threadIdx.x != 0) return;
+    state.lost = 0;
     store_gpu(&state.unusual, 0);
     store_gpu(&state.closer, 0);
   }
 
  private:
+  __device__ void tell_lost(int source) const {
+    board_.unusual = 1;
+    atomicOr(reinterpret_cast<unsigned long long*>(&site_.decode->lost), 1ull << source);
+  }
   __device__ static void store_gpu(uint32_t* word, uint32_t value) {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
   }

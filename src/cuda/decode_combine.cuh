@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cuda/decode_lost.cuh"
 #include "cuda/decode_terms.cuh"
 #include "protocol/combine.hpp"
 #include "protocol/poison.hpp"
@@ -13,12 +14,15 @@ namespace heddle {
 /// By all threads of the closer's block.
 __device__ __noinline__ inline void close_decode(const DirectPort& port, const CombineArgs& args, const Site& site,
                                                  bool received, bool faulted) {
+  if (received && !faulted && site.decode->lost != 0) mask_lost_owners(Block(), args, site.decode->lost);
   if (received && (faulted || (is_unusual(site) && is_refused_unheard(args.call, site)))) poison_combine(Block(), args);
   report_step(Block(), port, args.call, site, [&](Report& report) {
     if (received) report_results(args, report);
   });
 }
 
+/// kMasks: a deadline may mask an owner, so a warp has all parts of a token, and an owner's row counts whole or not at all.
+template <bool kMasks>
 class DecodeCombine : DecodeTerms {
  public:
   __device__ DecodeCombine(const DirectPort& port, const CombineArgs& args, const Site& site, const DecodeSite& decode,
@@ -124,13 +128,14 @@ class DecodeCombine : DecodeTerms {
     }
   }
 
-  /// `own`: what this rank's hits come to, if job.slot says that there are any.
-  __device__ void sum_ranks(const Job& job, const PackedPart& own) const {
+  /// `own`: what this rank's hits come to, if job.slot says that there are any. Where owners may be masked, of those in `here`.
+  __device__ void sum_ranks(const Job& job, const PackedPart& own, uint64_t here = ~uint64_t{0}) const {
     PartSums sums;
     summer_.start(sums, job.token, job.part);
 #pragma unroll 1
     for (int owner = 0; owner < topo_.world; ++owner) {
       if (!sets_.has(owner, job.token) || board_.live[owner] == 0) continue;
+      if (kMasks && (here >> owner & 1) == 0) continue;
       PackedPart theirs = own;
       const bool is_here = owner == topo_.rank && job.slot >= 0;
       if (!is_here && !take_result(owner, sets_.earlier(owner, job.token), job.part, theirs)) {
@@ -143,9 +148,40 @@ class DecodeCombine : DecodeTerms {
     summer_.finish(sums, job.token, job.part);
   }
 
+  /// Owners whose rows for a token are here, whole. All lanes.
+  __device__ uint64_t owners_here(const Job& job) const {
+    uint64_t here = 0;
+#pragma unroll 1
+    for (int owner = 0; owner < topo_.world; ++owner) {
+      if (!sets_.has(owner, job.token) || board_.live[owner] == 0) continue;
+      const bool stays = owner == topo_.rank && job.slot >= 0;
+      if (stays || has_row(owner, sets_.earlier(owner, job.token))) here |= uint64_t{1} << owner;
+    }
+    return here;
+  }
+  __device__ bool has_row(int owner, int slot) const {
+    if (heard(owner) != Heard::nothing || is_broken()) return false;
+    const std::byte* row = part_in(words_from(owner), slot, 0);
+    const auto poll = [&] {
+      bool all = true;
+#pragma unroll 1
+      for (int word = lane(); word < region_.row_words; word += 32) {
+        all = all && load_word(row + (word - lane()) * kWordBytes).is_here();
+      }
+      return all;
+    };
+    // What never comes: a look around cannot tell whether all of the row is here, so it is asked for once more.
+    const auto* never = reinterpret_cast<const std::byte*>(&call_.ctx.ledger->told);
+    const Wanted wanted{.words = {}, .tagged = {never, nullptr}, .seq = ~wait_.seq};
+    const Heard heard = await_words(port_, call_, wait_, owner, wanted, poll);
+    if (heard == Heard::nothing || (heard == Heard::masked && __all_sync(kAllLanes, poll()))) return true;
+    note(owner, heard);
+    return false;
+  }
+
   /// All lanes. False: it does not come.
   __device__ bool take_result(int owner, int slot, int part, PackedPart& result) const {
-    if (heard(owner) != Heard::nothing) return false;
+    if (!kMasks && heard(owner) != Heard::nothing) return false;
     std::byte* row = part_in(words_from(owner), slot, part);
     const int payload = region_.payload_words(part);
     const Word full{~uint64_t{0}, ~uint64_t{0}};
@@ -182,11 +218,17 @@ class DecodeCombine : DecodeTerms {
     if (decode_.sends() && is_late() && is_open()) put_late_weights();
     const int others = topo_.world - (own_by_words() ? 0 : 1);
     const int pushes = pushes_here() ? most_received() * others * region_.parts : 0;
-    const int items = pushes + (decode_.receives() ? a_.plan.tokens * region_.parts : 0);
+    const int items = pushes + (decode_.receives() ? a_.plan.tokens * (kMasks ? 1 : region_.parts) : 0);
 #pragma unroll 1
     for (int item = worker(); item < items; item += workers()) {
-      const Job job = item < pushes ? push_job(item, others) : own_job(item - pushes);
+      const Job job = item < pushes ? push_job(item, others) : own_job(kMasks ? (item - pushes) * region_.parts : item - pushes);
       if (job.is_push && job.slot < 0) continue;
+      if constexpr (kMasks) {
+        if (!job.is_push) {
+          if (!is_open() || is_broken() || !sum_whole_token(job)) break;
+          continue;
+        }
+      }
       PackedPart sum{};
       if (job.slot >= 0) {
         float late = 0.0f;
@@ -198,6 +240,23 @@ class DecodeCombine : DecodeTerms {
       else if (board_.live[job.source] != 0) push(job, sum);
     }
     is_open();  // the barrier counts on every warp
+  }
+
+  /// False: the call has ended in a fault.
+  __device__ bool sum_whole_token(Job job) const {
+    LaneTerm term;
+    if (job.slot >= 0) {
+      float late = 0.0f;
+      if (!await_late(job.source, job.slot, late)) return false;
+      term = term_of(board_.offset[job.source] + job.slot, late);
+    }
+    const uint64_t here = owners_here(job);
+    if (is_broken()) return false;
+#pragma unroll 1
+    for (job.part = 0; job.part < region_.parts; ++job.part) {
+      sum_ranks(job, job.slot >= 0 ? summer_.sum_hits(term, job.part) : PackedPart{}, here);
+    }
+    return true;
   }
 
   __device__ Job push_job(int item, int others) const {

@@ -5,6 +5,7 @@
 #include <climits>
 #include <cstdint>
 
+#include "cuda/decode_lost.cuh"
 #include "cuda/decode_rows.cuh"
 
 namespace heddle {
@@ -14,6 +15,7 @@ __device__ __noinline__ inline void close_decode(const DirectPort& port, const D
                                                  bool received, bool faulted) {
   if (received && (faulted || (is_unusual(site) && is_refused_unheard(args.call, site)))) poison_dispatch(Block(), args);
   if (received && faulted) give_up_experts(Block(), args);
+  if (received && !faulted && site.decode->lost != 0) drop_lost_sources(Block(), args, site.decode->lost);
   report_step(Block(), port, args.call, site, [&](Report& report) {
     if (received) report_drops(args, report);
   });
@@ -137,7 +139,7 @@ class DecodeDispatch : DecodeRows {
     }
   }
 
-  /// False: the call has ended in a fault.
+  /// False: it does not come, or the call has ended in a fault.
   __device__ bool take_part(Moved& moved) const {
     const int source = moved.source, slot = moved.slot, part = moved.part;
     std::byte* words = words_from(source);
@@ -212,8 +214,12 @@ class DecodeDispatch : DecodeRows {
 
   /// All threads. False: the call has ended in a fault.
   __device__ bool hear_all() {
-    hear();
-    const bool ok = !any_worker(is_broken());
+    bool ok = false, again = false;
+    do {
+      hear();
+      ok = !any_worker(is_broken());
+      again = ok && call_.ctx.mask_late_peers && any_worker(agree_on_source(board_, site_.decode, topo_));
+    } while (again);
     if (ok) lay_out();
     if (is_last_block()) let_clerk_go();
     if (ok && is_last_block()) write_tables();
@@ -243,8 +249,10 @@ class DecodeDispatch : DecodeRows {
     moved.part = item - row * region_.parts;
     moved.slot = board_.others == 1 ? row : row / board_.others;
     moved.source = nth_source(row - moved.slot * board_.others);
-    places = moved.slot < board_.count[moved.source];
-    return !places || take_part(moved);
+    places = moved.slot < board_.count[moved.source] && !is_lost(moved.source);
+    if (!places || take_part(moved)) return true;
+    places = false;
+    return !is_broken();
   }
   __device__ int nth_source(int n) const {
     int source = 0;

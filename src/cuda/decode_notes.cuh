@@ -41,7 +41,12 @@ class DecodeNotes : protected DecodeBlock {
     if (heard == Heard::nothing) return;
     if (heard == Heard::fault) return note_fault();
     *const_cast<volatile uint8_t*>(&board_.heard[source]) = static_cast<uint8_t>(heard);
+    if (heard == Heard::masked && call_.ctx.mask_late_peers) note_lost(source);
   }
+
+  /// The source was masked in this call, and may have been counted. Its part is taken back when all blocks have ended.
+  __device__ void note_lost(int source) const { *const_cast<volatile uint8_t*>(&board_.lost[source]) = 1; }
+  __device__ bool is_lost(int source) const { return *const_cast<volatile uint8_t*>(&board_.lost[source]) != 0; }
 
   /// Where the words lie that `source` writes at `peer` in this call.
   __device__ std::byte* words_at(int peer, int source) const {
@@ -53,6 +58,7 @@ class DecodeNotes : protected DecodeBlock {
 
   /// A source whose note came sends no rows: it has left. By all lanes of a warp.
   __device__ void note_loss(int source, Heard heard) const {
+    if (heard == Heard::masked && call_.ctx.mask_late_peers) return note_lost(source);
     note_fault();
     if (heard == Heard::fault || lane() != 0) return;
     claim_fault(call_.ctx, {.code = FaultCode::peer_fault, .awaited = Awaited::rows, .kind = call_.shape.kind,

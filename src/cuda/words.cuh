@@ -54,17 +54,20 @@ struct WordWait {
 template <class Here>
 __device__ Heard look_around(const DirectPort& port, const Call& call, const WordWait& wait, int source, const Here& here) {
   const Context& ctx = call.ctx;
-  const Cells& cells = cells_of(port.local(), ctx, source);
-  const bool closed = load_acquire(&cells.closed) != 0;
-  if (!ctx.ledger->is_open(source) || closed) {
-    if (here()) return Heard::nothing;
-    if (closed && ctx.ledger->is_open(source)) close_pair(port, ctx, source);
+  const bool is_open = ctx.ledger->is_open(source);
+  const bool closed = load_acquire(&cells_of(port.local(), ctx, source).closed) != 0;
+  auto reason = FaultCode::none;
+  if (is_open && !closed) {
+    if (ctx.ledger->is_faulted()) return Heard::fault;
+    reason = look_out(port, ctx, {.peer = source, .awaited = Awaited::rows, .wanted = wait.seq, .deadline = wait.deadline});
+    if (reason == FaultCode::none) return Heard::nothing;
+  }
+  if (here()) return Heard::nothing;
+  const bool is_late = reason == FaultCode::timeout || reason == FaultCode::peer_destroyed;
+  if (reason == FaultCode::none || (is_late && ctx.mask_late_peers)) {
+    if (is_open) close_pair(port, ctx, source);
     return Heard::masked;
   }
-  if (ctx.ledger->is_faulted()) return Heard::fault;
-  const FaultCode reason =
-      look_out(port, ctx, {.peer = source, .awaited = Awaited::rows, .wanted = wait.seq, .deadline = wait.deadline});
-  if (reason == FaultCode::none || here()) return Heard::nothing;
   claim_fault(ctx, {.code = reason, .awaited = Awaited::rows, .kind = call.shape.kind, .peer = source, .seq = wait.seq,
                     .wanted = wait.seq, .seen = 0, .hash = wait.hash});
   return Heard::fault;

@@ -56,7 +56,6 @@ void DispatchCall::take_tables() {
     view.expert_row = arena.take<int32_t>(local * topo.world);
     args_.out.expert_offsets = take<int64_t>(result_.expert_offsets, DType::i64, {local + 1}, few);
   }
-  if (args_.out.ready.is_set()) args_.out.ready.goals = arena.take<uint64_t>(local);
   if (options_.layout == Layout::slab) {
     result_.layout_range = make(DType::i64, {local, topo.world});
     args_.out.layout_range = result_.layout_range.data<int64_t>();

@@ -48,11 +48,9 @@ class WaitClock {
   uint64_t begin_;
 };
 
-/// Rows are self-announcing words, which only the decode pumps move (cuda/decode.hpp). Never where a deadline may mask a
-/// source between its words.
+/// Rows are self-announcing words, which only the decode pumps move (cuda/decode.hpp).
 HEDDLE_HD inline bool uses_words(const Context& ctx, const Shape& shape) {
-  return !ctx.mask_late_peers && ctx.window.word_bytes() > 0 &&
-         fits_words(shape, ctx.topo.world, ctx.window.word_bytes());
+  return ctx.window.word_bytes() > 0 && fits_words(shape, ctx.topo.world, ctx.window.word_bytes());
 }
 
 HEDDLE_HD inline bool offers_rows(const Context& ctx, const Shape& shape) {

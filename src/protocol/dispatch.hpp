@@ -69,8 +69,10 @@ class Dispatch {
     }
     drop_masked_rows(coop_, port_.local(), a_);
     coop_.sync();
+    const bool drops = a_.out.ready.is_set() && drops_rows(a_);
+    if (a_.out.ready.is_set()) coop_.sync();  // all have looked
     leave_out_dropped(coop_, a_);
-    if (a_.out.ready.is_set()) finish_ready();
+    if (a_.out.ready.is_set()) finish_ready(drops);
     close_call(coop_, call_);
     return true;
   }
@@ -204,9 +206,9 @@ class Dispatch {
     }
   }
 
-  HEDDLE_HD void finish_ready() const {
+  HEDDLE_HD void finish_ready(bool drops) const {
     coop_.sync();
-    reach_goals(coop_, a_.out.ready, topo_.num_local(topo_.rank));
+    complete_ready(coop_, a_.out.ready, topo_.num_local(topo_.rank), drops);
   }
 
   HEDDLE_HD void place_round(int source, int round) const {

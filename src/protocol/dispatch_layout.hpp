@@ -24,6 +24,12 @@ HEDDLE_HD inline uint32_t table_count(const std::byte* window, const Call& call,
   return table_from(window, call, source)[column];
 }
 
+/// Of a grouped layout, until leave_out_dropped().
+HEDDLE_HD inline bool drops_rows(const DispatchArgs& args) {
+  const Topology& topo = args.call.ctx.topo;
+  return args.out.expert_offsets[topo.num_local(topo.rank)] > args.out.rows;
+}
+
 /// Of an expert in this call, where the plain steps place rows.
 HEDDLE_HD inline uint64_t ready_pieces(const DispatchArgs& args, int expert) {
   return static_cast<uint64_t>(args.out.counts[expert]) + 1;
@@ -92,11 +98,9 @@ class DispatchLayout {
 
   /// Counts are final unless rows are dropped: then they are at the call's end only, and so experts are ready no sooner.
   HEDDLE_HD void announce_tables() const {
-    const bool are_final = a_.out.x == nullptr || a_.out.expert_offsets[local_] <= a_.out.rows;
+    if (a_.out.x != nullptr && drops_rows(a_)) return;
     deal_lanes(coop_, 0, local_, [&](long expert) {
-      uint64_t* word = a_.out.ready.words + expert;
-      a_.out.ready.goals[expert] = next_ready(load_relaxed(word));
-      if (are_final) add_ready(word, ready_pieces(a_, static_cast<int>(expert)));
+      add_ready(a_.out.ready.words + expert, ready_pieces(a_, static_cast<int>(expert)));
     });
     coop_.sync();
   }

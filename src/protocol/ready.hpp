@@ -18,7 +18,6 @@ namespace heddle {
 /// Null: nobody wants to know.
 struct ReadyView {
   uint64_t* words = nullptr;  // [L] the caller's
-  uint64_t* goals = nullptr;  // [L] what the plain steps will bring each to in this call
 
   HEDDLE_HD bool is_set() const { return words != nullptr; }
 };
@@ -33,11 +32,13 @@ HEDDLE_HD inline void add_ready(uint64_t* word, uint64_t pieces) {
   if (before % kReadyCall + 1 == pieces) add_in_turn(word, kReadyCall - pieces);
 }
 
-/// Ends a call in which not all pieces can come: rows were dropped, or their source was masked. All members, after they met.
+/// Ends a call in which not all pieces come, as a source was masked: an expert of which some are there (the tables are) has not
+/// been told of. `all`: no expert has, as rows are dropped. All members, after they met.
 template <class Coop>
-HEDDLE_HD void reach_goals(const Coop& coop, const ReadyView& ready, int experts) {
+HEDDLE_HD void complete_ready(const Coop& coop, const ReadyView& ready, int experts, bool all = false) {
   deal_lanes(coop, 0, experts, [&](long expert) {
-    if (load_relaxed(ready.words + expert) < ready.goals[expert]) store_release(ready.words + expert, ready.goals[expert]);
+    const uint64_t word = load_relaxed(ready.words + expert);
+    if (all || word % kReadyCall != 0) store_release(ready.words + expert, next_ready(word));
   });
 }
 

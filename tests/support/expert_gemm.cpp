@@ -10,6 +10,7 @@
 #include "protocol/call.hpp"
 #include "protocol/ready.hpp"
 #include "support/errors.hpp"
+#include "support/held_rows.hpp"
 #include "support/step_world.hpp"
 
 namespace heddle::testing {
@@ -70,41 +71,6 @@ spec::World held_world() {
   return world;
 }
 
-/// What of the writer's is held: all that is not delivered.
-class HeldRows {
- public:
-  HeldRows(StepRank& rank, bool words) : rank_(rank), call_(rank.dispatch_args().call), words_(words) {}
-
-  void deliver_headers() {
-    Machine& machine = rank_.machine();
-    const Window& window = call_.ctx.window;
-    const WordRegion region = words_ ? this->region() : WordRegion{};
-    if (words_) machine.deliver(window.words(Kind::dispatch, 0, kWriter), region.tagged_end);
-    machine.deliver(window.range(Kind::dispatch, 0, kWriter), range_of(call_).slots);
-    machine.deliver_counter(cell(offsetof(Cells, headers)));
-  }
-  void deliver_rows() {
-    Machine& machine = rank_.machine();
-    const Window& window = call_.ctx.window;
-    if (words_) {
-      const WordRegion region = this->region();
-      machine.deliver(window.words(Kind::dispatch, 0, kWriter) + region.rows, region.end - region.rows);
-      return;
-    }
-    const Range range = range_of(call_);
-    machine.deliver(window.range(Kind::dispatch, 0, kWriter) + range.slots, window.range_bytes() - range.slots);
-    machine.deliver_counter(cell(offsetof(Cells, rows)));
-  }
-
- private:
-  WordRegion region() const { return WordRegion::of(call_.shape, kRanks, call_.ctx.window.word_bytes()); }
-  int64_t cell(size_t field) const { return call_.ctx.window.cells(kWriter) + static_cast<int64_t>(field); }
-
-  StepRank& rank_;
-  const Call& call_;
-  bool words_;
-};
-
 GemmArgs gemm_of(StepRank& rank, const spec::World& world) {
   const DispatchArgs& args = rank.dispatch_args();
   return {.x = reinterpret_cast<const e4m3*>(args.out.x),
@@ -155,7 +121,7 @@ void expect_gemm_beside_held_rows(const MakeMachine& make, const StartGemm& star
     if (own != kReader) {
       EXPECT_TRUE(rank.machine().backend().dispatch(rank.dispatch_args()));
       if (own != kWriter) return group.barrier("the GEMM is over");
-      HeldRows held(rank, words);
+      const HeldRows held(rank, rank.dispatch_args().call, words);
       held.deliver_headers();
       const auto deadline = steady_clock::now() + std::chrono::seconds(kGemmSeconds);
       const auto has_first = [&] { return shared != nullptr && shared.load()->is_done(0); };

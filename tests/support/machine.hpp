@@ -35,6 +35,7 @@ struct MachineOptions {
   std::chrono::nanoseconds timeout = std::chrono::seconds(20);
   bool tags = false;   // see Context
   bool words = false;  // the windows have self-announcing words
+  bool masks_late = false;  // a deadline masks a peer
   int held_writer = -1;  // a rank whose puts to held_reader do not arrive
   int held_reader = -1;
   bool fills = true;   // memory starts out filled, so that what a step must not touch shows; benchmarks do without

@@ -14,6 +14,7 @@ StepRank::StepRank(Machine& machine, const spec::World& world, const Topology& t
           .window = Window(topo.world, static_cast<int64_t>(options.window_bytes), options.words),
           .ledger = memory_.take<Ledger>(1, 0),
           .timeout_ns = static_cast<uint64_t>(options.timeout.count()),
+          .mask_late_peers = options.masks_late,
           .in_place = machine.has_heap(),
           .tags = options.tags};
 }
@@ -101,7 +102,7 @@ void StepRank::take_route() {
   if (dispatch_case_.layout == Layout::token_major) return;
   route.expert_row = memory_.take<int32_t>(local * topo_.world);
   if (dispatch_case_.tells_ready && ready_ == nullptr) ready_ = memory_.take<uint64_t>(local, 0);
-  if (dispatch_case_.tells_ready) dispatch_.out.ready = {.words = ready_, .goals = memory_.take<uint64_t>(local)};
+  if (dispatch_case_.tells_ready) dispatch_.out.ready = {.words = ready_};
   dispatch_.out.expert_offsets = memory_.take<int64_t>(local + 1);
   if (dispatch_case_.layout == Layout::slab) dispatch_.out.layout_range = memory_.take<int64_t>(local * topo_.world);
 }

@@ -41,6 +41,9 @@ class StepRank {
 
   /// What a dispatch gets, once prepared; whole_dispatch() and send_dispatch() do that, too.
   void prepare_dispatch(const DispatchCase&);
+  /// What a combine gets; the same.
+  void prepare_combine(const CombineCase&, uint64_t seed);
+  const CombineArgs& combine_args() const { return combine_; }
   template <class T>
   T* take(int64_t count) { return memory_.take<T>(count); }
   template <class T>
@@ -53,7 +56,6 @@ class StepRank {
   CallState state();
 
  private:
-  void prepare_combine(const CombineCase&, uint64_t seed);
   void take_route();
   void take_outputs();
   void take_scales();
