@@ -8,11 +8,41 @@
 
 namespace heddle {
 
-/// A part of a row as it travels: 16 columns of a lane, and in every lane the part's scale words.
+/// A part of a row as it travels: 16 columns of a lane, and in every lane the part's scale words. Bytes that are not cast may be
+/// all ones in an 8-byte half, which must not travel: such a half is zero, and has its lane's bit in scales.x (the low half) or
+/// scales.z.
 struct CastPart {
   uint4 columns;
   uint4 scales;
 };
+
+__device__ inline CastPart without_ones(uint4 bytes) {
+  const bool low = (bytes.x & bytes.y) == ~0u, high = (bytes.z & bytes.w) == ~0u;
+  const unsigned lows = __ballot_sync(kAllLanes, low), highs = __ballot_sync(kAllLanes, high);
+  if (low) bytes.x = bytes.y = 0;
+  if (high) bytes.z = bytes.w = 0;
+  return {.columns = bytes, .scales = make_uint4(lows, 0, highs, 0)};
+}
+
+__device__ inline uint4 with_ones(const CastPart& part) {
+  uint4 bytes = part.columns;
+  const int lane = threadIdx.x & 31;
+  if (part.scales.x >> lane & 1) bytes.x = bytes.y = ~0u;
+  if (part.scales.z >> lane & 1) bytes.z = bytes.w = ~0u;
+  return bytes;
+}
+
+__device__ __noinline__ inline uint4 load_odd_bytes(const std::byte* from) {
+  uint32_t words[4] = {};
+#pragma unroll 1
+  for (int i = 15; i >= 0; --i) {
+    words[3] = words[3] << 8 | words[2] >> 24;
+    words[2] = words[2] << 8 | words[1] >> 24;
+    words[1] = words[1] << 8 | words[0] >> 24;
+    words[0] = words[0] << 8 | static_cast<uint32_t>(from[i]);
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
 
 __device__ float largest_of_row(const DispatchArgs& args, int token);
 
@@ -24,12 +54,20 @@ class PartCaster {
   __device__ explicit PartCaster(const DispatchArgs& args)
       : a_(args), mode_(args.call.shape.quantise), hidden_(args.call.shape.payload_bytes) {}
 
+  __device__ bool is_cast() const { return mode_ != Quantise::none; }
+
   /// Columns of one part of a token.
   __device__ void load(int token, int part, uint4 (&columns)[2]) const {
     const int column = first_column(part);
     columns[0] = columns[1] = make_uint4(0, 0, 0, 0);
     if (column >= hidden_) return;
-    const std::byte* x = a_.batch.x + token * a_.batch.x_stride + column * int64_t{sizeof(bf16)};
+    const int64_t size = is_cast() ? 2 : 1;  // bytes of a column, of bf16 or of bytes
+    const std::byte* x = a_.batch.x + token * a_.batch.x_stride + column * size;
+    if (!is_cast()) {
+      const bool is_odd = reinterpret_cast<uintptr_t>(x) % sizeof(uint4) != 0;
+      columns[0] = is_odd ? load_odd_bytes(x) : *reinterpret_cast<const uint4*>(x);
+      return;
+    }
     if (reinterpret_cast<uintptr_t>(x) % sizeof(uint4) == 0) {
       columns[0] = reinterpret_cast<const uint4*>(x)[0];
       columns[1] = reinterpret_cast<const uint4*>(x)[1];
@@ -47,6 +85,7 @@ class PartCaster {
 
   /// The same bits as quantise_row(). `token` and `part` are where the columns are from.
   __device__ CastPart cast(const uint4 (&columns)[2], int token, int part) const {
+    if (!is_cast()) return without_ones(columns[0]);
     float x[2][kLaneColumns];
     LaneColumns<bf16>{{columns[0]}}.widen(x[0]);
     LaneColumns<bf16>{{columns[1]}}.widen(x[1]);
@@ -64,6 +103,7 @@ class PartCaster {
 
   /// How many words of scales the row has for a part, and which of them is the first.
   __device__ int num_words(int part) const {
+    if (!is_cast()) return 0;
     if (mode_ == Quantise::fp8_row) return part == 0;
     return mode_ == Quantise::fp8_ue8m0 ? 1 : blocks_of(part);
   }

@@ -61,9 +61,10 @@ class DecodeRows : protected DecodePlaces {
     // Each lane works out where its own hit's row lies, then all lanes store there.
     const int payload = region_.payload_words(part), words = caster_.num_words(part);
     std::byte* own_x = a_.out.x + int64_t{row} * hidden_ + part * kDispatchPart;
-    uint32_t* own_scales = row >= 0 ? scale_row(row, hit.expert) + caster_.first_word(part) * a_.out.scales.col_stride : nullptr;
+    uint32_t* own_scales = row >= 0 && words > 0 ? scale_row(row, hit.expert) + caster_.first_word(part) * a_.out.scales.col_stride : nullptr;
     const int64_t word_at = lane() * a_.out.scales.col_stride;
     const bool is_aligned = reinterpret_cast<uintptr_t>(a_.out.x) % sizeof(uint4) == 0;
+    const uint4 columns = caster_.is_cast() ? cast.columns : with_ones(cast);
     const uint32_t scale = lane() == 0 ? cast.scales.x : lane() == 1 ? cast.scales.y : lane() == 2 ? cast.scales.z
                                                                                                   : cast.scales.w;
 #pragma unroll 1
@@ -71,8 +72,8 @@ class DecodeRows : protected DecodePlaces {
       const int column = __ffs(static_cast<int>(left)) - 1;
       std::byte* x = of_lane(own_x, column) + lane() * kWordBytes;
       uint32_t* scales = of_lane(own_scales, column);
-      if (lane() < payload && is_aligned) *reinterpret_cast<uint4*>(x) = cast.columns;
-      else if (lane() < payload) store_odd_columns(x, cast.columns);
+      if (lane() < payload && is_aligned) *reinterpret_cast<uint4*>(x) = columns;
+      else if (lane() < payload) store_odd_columns(x, columns);
       if (lane() < words) scales[word_at] = scale;
     }
     if (part == 0) place_route(moved.source, i, moved.token, row, hit);

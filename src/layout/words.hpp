@@ -18,7 +18,7 @@
 namespace heddle {
 
 inline constexpr int kWordBytes = 16;
-/// Columns of a row that a warp moves at a time; the words of one part lie together.
+/// Columns of a row that a warp moves at a time; the words of one part lie together. Of a dispatch, bytes as they travel.
 inline constexpr int kDispatchPart = 512;
 inline constexpr int kCombinePart = 512;
 inline constexpr int kMostWordTokens = 1024;
@@ -66,7 +66,7 @@ struct WordRegion {
   int32_t part_words = 0;  // of all parts but the last
   int32_t row_words = 0;
 
-  /// Words of payload of `part`; a dispatch has one more, of scales, behind them.
+  /// Words of payload of `part`; a dispatch has one more behind them: of scales, or of halves that are all ones.
   HEDDLE_HD constexpr int payload_words(int part) const {
     const int whole = part_words - scale_words_;
     return part + 1 < parts ? whole : row_words - part * part_words - scale_words_;
@@ -107,15 +107,16 @@ HEDDLE_HD constexpr bool fits_words(const Shape& shape, int ranks, int64_t word_
   const bool small = shape.max_tokens > 0 && shape.max_tokens <= kMostWordTokens && ranks <= kMostWordRanks &&
                      shape.topk > 0 && shape.topk <= kMostWordColumns && shape.experts / ranks < kMostWordExperts &&
                      shape.experts + ranks <= 1000;  // their bitmasks lie in a block's own memory
-  if (!small || shape.layout == Layout::token_major || shape.dtype != DType::bf16) return false;
+  if (!small || shape.layout == Layout::token_major) return false;
   if (shape.payload_bytes <= 0 || shape.payload_bytes % kWordBytes != 0) return false;
   const WordRegion region = WordRegion::of(shape, ranks, word_bytes);
   if (region.end > word_bytes || region.tagged_end > region.rows) return false;
   if (!is_dispatch) {
-    return shape.wire == DType::bf16 && shape.weights != Weights::at_source && !shape.row_weights;
+    return shape.dtype == DType::bf16 && shape.wire == DType::bf16 && shape.weights != Weights::at_source && !shape.row_weights;
   }
   // Others' outputs may be of exact size, which the host must know before rows are placed.
   const bool is_fixed = shape.split || shape.layout == Layout::slab;
+  if (is_fixed && shape.quantise == Quantise::none) return shape.scale_words == 0;
   return is_fixed && (shape.quantise == Quantise::fp8 || shape.quantise == Quantise::fp8_pow2 ||
                       shape.quantise == Quantise::fp8_ue8m0 || shape.quantise == Quantise::fp8_row ||
                       shape.quantise == Quantise::mxfp8);

@@ -2,6 +2,7 @@
 //   HEDDLE_ROUNDS   worlds, default 40
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <thread>
 
@@ -35,12 +36,14 @@ StepCase draw_case(Dice& dice) {
   const bool slab = dice.one_in(2);
   DispatchCase dispatch{
       .layout = slab ? Layout::slab : Layout::expert_major,
-      .quantise = dice.one_of({Quantise::fp8, Quantise::fp8_pow2, Quantise::fp8_ue8m0, Quantise::fp8_row, Quantise::mxfp8}),
+      .quantise = dice.one_of({Quantise::none, Quantise::fp8, Quantise::fp8_pow2, Quantise::fp8_ue8m0, Quantise::fp8_row,
+                               Quantise::mxfp8}),
       .max_tokens = world.tokens + dice.below(20),
       .fixed_size = true,
       .zero_padding = dice.one_in(2),
       .split = !slab || dice.one_in(2),
       .tells_ready = dice.one_in(3)};
+  if (dispatch.quantise == Quantise::none) world.ones = dice.below(20);
   if (!slab) dispatch.alignment = 1 + dice.below(17);
   if (!slab && dice.one_in(4)) dispatch.capacity = dice.below(2 * world.tokens);
   const std::vector<CombineCase> sums{{}, {.weights = Weights::at_owner}, {.weights = Weights::late}};
@@ -104,7 +107,8 @@ std::vector<Trace> play_all_drawn(const Drawn& drawn, const MakeMachine& make, b
 std::string describe(uint64_t seed, const Drawn& drawn) {
   const WorldOptions& world = drawn.played.world;
   const DispatchCase& dispatch = drawn.played.dispatch;
-  return fmt::format("seed {}: {} ranks, {} tokens of at most {}, {}, topk {}, experts {}, hidden {}, quantise {}, {}{}{}, {} masks {}",
+  return fmt::format("seed {}: {} ranks, {} tokens of at most {}, {}, topk {}, experts {}, hidden {}, quantise {}, {}{}{}, "
+                     "{} masks {}",
                      seed, world.ranks, world.tokens, dispatch.max_tokens, name_of(world.routing), world.topk,
                      world.experts, world.hidden, static_cast<int>(dispatch.quantise),
                      dispatch.layout == Layout::slab ? "slab" : "expert-major", dispatch.split ? ", split" : "",

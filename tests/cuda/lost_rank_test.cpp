@@ -43,7 +43,9 @@ TEST(LostRank, NoTokenHasHalfARow) {
   constexpr size_t kRow = 1296 * 2;
   size_t had = 0, lacked = 0;
   for (size_t at = 0; at < seen.size(); at += kRow) {
-    const auto same = [&](const TableBytes& other) { return std::equal(seen.begin() + at, seen.begin() + at + kRow, other.begin() + at); };
+    const auto same = [&](const TableBytes& other) {
+      return std::equal(seen.begin() + at, seen.begin() + at + kRow, other.begin() + at);
+    };
     EXPECT_TRUE(same(whole) || same(without)) << "token " << at / kRow;
     had += same(whole) && !same(without);
     lacked += same(without) && !same(whole);

@@ -73,7 +73,12 @@ TEST(Words, OnlyCallsThatAllRanksKnowToFit) {
   EXPECT_FALSE(fits_words(combine_of(7168, 128, 8, 256, Weights::at_source), 2, bytes));
   Shape raw = dispatch_of(7168, 128, 8, 256);
   raw.quantise = Quantise::none;
-  EXPECT_FALSE(fits_words(raw, 2, bytes)) << "raw bytes may be all ones";
+  EXPECT_FALSE(fits_words(raw, 2, bytes)) << "the caller's scales";
+  raw.scale_words = 0;
+  EXPECT_TRUE(fits_words(raw, 2, bytes));
+  Shape fp4 = dispatch_of(3584, 128, 8, 256);
+  fp4.quantise = Quantise::nvfp4;
+  EXPECT_FALSE(fits_words(fp4, 2, bytes)) << "four words of scales a part";
   Shape exact = dispatch_of(7168, 128, 8, 256);
   exact.layout = Layout::expert_major;
   EXPECT_FALSE(fits_words(exact, 2, bytes)) << "another rank may ask for the exact size";

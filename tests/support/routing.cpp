@@ -116,6 +116,9 @@ spec::Batch make_batch(const WorldOptions& options, int rank) {
     for (int h = 0; h < options.hidden; ++h) append_value(options.dtype, options.values, dice, batch.rows);
     for (int word = 0; word < options.scale_words; ++word) batch.scales.push_back(dice.word());
   }
+  for (size_t at = 0; options.ones > 0 && at + 8 <= batch.rows.size(); at += 8) {
+    if (dice.below(options.ones) == 0) std::fill_n(batch.rows.begin() + static_cast<std::ptrdiff_t>(at), 8, std::byte{0xFF});
+  }
   return batch;
 }
 

@@ -42,6 +42,7 @@ struct WorldOptions {
   int scale_words = 0;
   Values values = Values::exact;
   double skew = 1.2;  // of zipf
+  int ones = 0;       // one in so many 8-byte pieces of a row is all ones; 0: none
   std::uint64_t seed = 1;
 };
 

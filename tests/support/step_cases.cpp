@@ -111,9 +111,16 @@ std::vector<StepCase> make_decode_cases() {
   const DispatchCase blocks{.layout = Layout::slab, .quantise = Quantise::mxfp8};
   const DispatchCase groups{.layout = Layout::expert_major, .quantise = Quantise::fp8, .alignment = 8, .fixed_size = true,
                             .zero_padding = true, .split = true};
+  const DispatchCase raw{.layout = Layout::slab};
+  DispatchCase raw_groups = groups;
+  raw_groups.quantise = Quantise::none;
   auto sized = [](WorldOptions world, int tokens, int hidden) {
     world.tokens = tokens;
     world.hidden = hidden;
+    return world;
+  };
+  auto with_ones = [](WorldOptions world) {
+    world.ones = 3;
     return world;
   };
   std::vector<StepCase> all{
@@ -126,12 +133,15 @@ std::vector<StepCase> make_decode_cases() {
       decode_case("slab_duplicates", world_of(2, Routing::duplicates), bytes, weighted),
       decode_case("slab_row_scales", sized(world_of(2, Routing::uniform), 61, 1296), rowwise, {{}}),
       decode_case("slab_mxfp8", sized(world_of(2, Routing::uniform), 61, 1072), blocks, {{}}),
+      decode_case("slab_bytes", with_ones(sized(world_of(2, Routing::uniform), 61, 1296)), raw, weighted),
+      decode_case("slab_bytes_many_tokens", sized(world_of(2, Routing::duplicates), 300, 528), raw, {{}}),
       decode_case("slab_nothing", world_of(2, Routing::nothing), slab, weighted),
       decode_case("slab_empty_rank", world_of(3, Routing::empty_rank), bytes, weighted),
       decode_case("slab_skew", world_of(4, Routing::one_expert), slab, weighted),
       decode_case("slab_wide_topk", world_of(2, Routing::duplicates, 31), slab, weighted),
       decode_case("expert_major_2_ranks", world_of(2, Routing::uniform), groups, weighted),
       decode_case("expert_major_ragged_3_ranks", world_of(3, Routing::ragged), groups, weighted),
+      decode_case("expert_major_bytes", with_ones(world_of(3, Routing::ragged)), raw_groups, weighted),
       decode_case("expert_major_8_ranks", sized(world_of(8, Routing::uniform), 61, 640), groups, weighted),
       decode_case("expert_major_duplicates", world_of(2, Routing::duplicates), groups, weighted),
       decode_case("expert_major_dropped", world_of(2, Routing::uniform), groups, {{}}),
