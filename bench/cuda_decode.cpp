@@ -44,6 +44,8 @@ class Graph {
   cudaGraphExec_t executable_ = nullptr;
 };
 
+bool is_set(const char* name) { return std::getenv(name) != nullptr; }
+
 struct Line {
   std::string name;
   int tokens = 0;
@@ -86,8 +88,9 @@ class RankDecode {
   void run() {
     rank_.plan();
     ranks_.meet();
-    const testing::DispatchCase wanted{.layout = Layout::slab, .quantise = Quantise::fp8,
-                                       .max_tokens = std::max(batches_.tokens, kLeastRoom)};
+    const testing::DispatchCase wanted{.layout = Layout::slab, .quantise = is_set("HEDDLE_RAW") ? Quantise::none : Quantise::fp8,
+                                       .max_tokens = std::max(batches_.tokens, kLeastRoom),
+                                       .tells_ready = is_set("HEDDLE_READY")};
     if (!rank_.whole_dispatch(wanted)) fail(ErrorCode::faulted, "the first dispatch ended in a fault");
     dispatch_ = rank_.dispatch_args();
     const size_t bytes = static_cast<size_t>(rank_.rows()) * static_cast<size_t>(batches_.hidden) * sizeof(bf16);
