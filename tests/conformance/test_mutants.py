@@ -124,6 +124,13 @@ def exponents_in_another_byte_order(result, call):
     return result
 
 
+@mutant("Buffer", "low_latency_dispatch", "test_ll_fp4:by_powers_body")
+def powers_of_two_rounded_up_once_more(result, call):
+    scales = result[0][1]
+    scales.copy_(torch.where(scales > 0, scales + 1, scales))
+    return result
+
+
 @mutant("Buffer", "low_latency_dispatch", *BF16)
 def a_count_one_off(result, call):
     return (result[0], result[1] + 1, *result[2:])
@@ -181,6 +188,15 @@ def padding_that_is_not_zero(result, call):
 @mutant("ElasticBuffer", "dispatch", *EXPANDED)
 def ids_of_an_expanded_layout(result, call):
     return (result[0], torch.zeros(1), *result[2:])
+
+
+@mutant("ElasticBuffer", "engram_fetch", "test_experimental:engram_scales_body", torch.float32)
+def scales_of_a_table_row_major(result, call):
+    def hook():
+        rows, scales = result()
+        return rows, scales.contiguous()
+
+    return hook
 
 
 @mutant("EPBuffer", "combine", "test_v25:deferred_body")
