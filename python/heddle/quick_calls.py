@@ -10,7 +10,7 @@ from typing import Any
 from . import _core
 from .calls import Calls
 from .frameworks import Array
-from .route import _bool_of
+from .route import Handle, _bool_of
 
 Receive = Callable[[], None]
 """Receives on the stream of the send; the caller orders others after that. A second call does nothing."""
@@ -34,7 +34,7 @@ class QuickCalls(Calls):
         scales: Array | None = None,
         weights: Array | None = None,
     ) -> tuple[Any, ...]:
-        """dispatch(), token-major, by ids or the core of a plan. `options`: arguments.dispatch_options().
+        """dispatch(), token-major, by ids or the core of a Plan. `options`: arguments.dispatch_options().
 
         Returns (x, scales, ids, weights, counts, Handle.recv_offset[1:, None] R times, .recv_token, .source_tokens,
         .recv_ids, plan's ids, core of the handle); ids of both are None for a plan from a rank map. counts is a list,
@@ -42,6 +42,13 @@ class QuickCalls(Calls):
         """
         self._ready()
         return self._core.dispatch_tokens(by, x, scales, weights, options)
+
+    def dispatch_rows(
+        self, handle: Handle, x: Array, options: _core.DispatchOptions, *, scales: Array | None = None
+    ) -> tuple[Array, Array | None]:
+        """(x, scales) of a dispatch() by a handle. `options`: arguments.dispatch_options()."""
+        self._ready()
+        return self._core.dispatch_rows(handle._core, x, scales, options)
 
     def dispatch_slab(
         self,

@@ -118,6 +118,17 @@ nb::tuple dispatch_tokens(OwnBuffer& own, nb::handle by, nb::handle x, nb::handl
                         has_ids ? of_route(plan.ids()) : nb::none(), got.handle);
 }
 
+/// (x, scales) along the way of an earlier dispatch.
+nb::tuple dispatch_rows(OwnBuffer& own, const Handle& handle, nb::handle x, nb::handle scales,
+                        const DispatchOptions& options) {
+  const auto arrays =
+      arrays_or_refusal<DispatchArrays>(own, &Buffer::refuse_dispatch, x, Name(), scales, nb::none(), nb::none(),
+                                        nb::none(), nb::none(), nb::none());
+  const DispatchOptions all = quick(own, options);
+  const Received got = blocking(own.get(), [&](Buffer& buffer) { return buffer.dispatch(handle, arrays.input(), all); });
+  return nb::make_tuple(exported(got.x, true), exported(got.scales, true));
+}
+
 }  // namespace
 
 void bind_quick_dispatches(nb::class_<OwnBuffer>& buffer) {
@@ -128,6 +139,8 @@ void bind_quick_dispatches(nb::class_<OwnBuffer>& buffer) {
   };
   bind("dispatch_slab", &dispatch_slab);
   bind("dispatch_slab_send", &dispatch_slab_send);
+  buffer.def("dispatch_rows", &dispatch_rows, nb::arg("handle"), nb::arg("x").none(), nb::arg("scales").none(),
+             nb::arg("options"));
   buffer.def("reach", &reach, nb::arg("ids").none());
   buffer.def("dispatch_tokens", &dispatch_tokens, nb::arg("by").none(), nb::arg("x").none(), nb::arg("scales").none(),
              nb::arg("weights").none(), nb::arg("options"));

@@ -179,10 +179,10 @@ class NormalMode:
                 raise UsageError("topk_idx is given with a handle, legal: None, for topk_weights as well")
             rows, scales = rows_and_scales(x)
             way = way_of(buffer, route, self.runtime.resets)
-        capacity = way.rows if way.is_fixed else None
-        received = buffer.dispatch(way.handle, rows, scales=scales, fixed_size=way.is_fixed, capacity=capacity)
-        again = checks.parts_like(x, received.x, received.scales)
-        missing = route.rows - received.x.shape[0]
+        fixed: dict[str, Any] = {"fixed_size": True, "capacity": way.rows} if way.is_fixed else {}
+        moved, moved_scales = buffer.dispatch_rows(way.handle, rows, dispatch_options(**fixed), scales=scales)
+        again = checks.parts_like(x, moved, moved_scales)
+        missing = route.rows - moved.shape[0]
         if missing > 0:
             again = _padded(again, missing)
         return again, None, None, None, None
