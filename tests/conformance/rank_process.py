@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import importlib
 import os
 import pickle
@@ -92,7 +93,12 @@ class RankProcess:
 
     def run(self, module: str, name: str, ranks: int, args: tuple[Any, ...]) -> Any:
         body = getattr(importlib.import_module(module), name)
-        return body(Rank(self._place.rank, ranks, self._groups[ranks], self._device), *args)
+        try:
+            return body(Rank(self._place.rank, ranks, self._groups[ranks], self._device), *args)
+        finally:
+            if self._device.type == "cuda":  # many processes share its memory
+                gc.collect()
+                torch.cuda.empty_cache()
 
 
 def _gpu_of(rank: int) -> torch.device:

@@ -11,6 +11,7 @@ import dataclasses
 import multiprocessing
 import pickle
 import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -70,6 +71,17 @@ class Started:
             self.process.join()
 
 
+def _memory_of_gpus(device: str) -> str:
+    """What may be why."""
+    if device != "cuda":
+        return ""
+    query = ["nvidia-smi", "--query-gpu=memory.used,memory.total", "--format=csv,noheader"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        said = subprocess.run(query, capture_output=True, text=True, timeout=20).stdout.strip()
+        return f" (memory of GPUs in use, of all: {'; '.join(said.splitlines())})"
+    return ""
+
+
 class World:
     """`size` processes, started at the first use, and again after a failure that may have left them in disorder."""
 
@@ -116,7 +128,10 @@ class World:
         # The store is this process's, so that its port is nobody else's between its choice and its use.
         self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._started = [self._start_rank(context, rank) for rank in range(self.size)]
-        self._answers(self._started, START_PATIENCE)
+        try:
+            self._answers(self._started, START_PATIENCE)
+        except RankError as error:
+            raise RankError(f"the ranks did not start{_memory_of_gpus(self.device)}\n{error}") from None
 
     def _start_rank(self, context: Any, rank: int) -> Started:
         ours, theirs = context.Pipe()
