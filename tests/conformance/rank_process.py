@@ -103,7 +103,9 @@ class RankProcess:
 
 def _gpu_of(rank: int) -> torch.device:
     """Ranks share the GPUs that there are. What cannot be had there shows now, not in the first test."""
-    device = torch.device("cuda", rank % torch.cuda.device_count())
+    if not (gpus := torch.cuda.device_count()):
+        raise RuntimeError("--device cuda: torch finds no GPU here")
+    device = torch.device("cuda", rank % gpus)
     torch.cuda.set_device(device)
     torch.zeros(1, device=device)
     return device
