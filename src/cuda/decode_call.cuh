@@ -44,6 +44,7 @@ class DecodeCall : protected DecodeBooks {
     close(call_.ctx.ledger->is_faulted());
     if (threadIdx.x != 0) return;
     state.lost = 0;
+    state.repeats = 0;
     store_gpu(&state.unusual, 0);
     store_gpu(&state.closer, 0);
   }

@@ -13,6 +13,7 @@ namespace heddle {
 /// By all threads of the closer's block.
 __device__ __noinline__ inline void close_decode(const DirectPort& port, const DispatchArgs& args, const Site& site,
                                                  bool received, bool faulted) {
+  if (args.makes_plan && site.decode->repeats != 0) recount_pairs(args);
   if (received && (faulted || (is_unusual(site) && is_refused_unheard(args.call, site)))) poison_dispatch(Block(), args);
   if (received && faulted) give_up_experts(Block(), args);
   if (received && !faulted && site.decode->lost != 0) drop_lost_sources(Block(), args, site.decode->lost);

@@ -8,6 +8,16 @@
 
 namespace heddle {
 
+/// By the closer's block, where a token names an expert twice: the sets know of no such pairs.
+__device__ __noinline__ inline void recount_pairs(const DispatchArgs& args) {
+  const int experts = args.call.ctx.topo.experts;
+  for (int expert = threadIdx.x; expert < experts; expert += blockDim.x) args.plan.pairs[expert] = 0;
+  __syncthreads();
+  for (int at = threadIdx.x; at < args.plan.tokens * args.plan.topk; at += blockDim.x) {
+    if (args.plan.ids[at] >= 0) atomicAdd(&args.plan.pairs[args.plan.ids[at]], 1);
+  }
+}
+
 class DecodePlan : protected DecodeRoutes {
  protected:
   using DecodeRoutes::DecodeRoutes;
@@ -20,7 +30,7 @@ class DecodePlan : protected DecodeRoutes {
     for (int token = blockIdx.x; token < a_.plan.tokens; token += gridDim.x) write_token(token);
 #pragma unroll 1
     for (int expert = blockIdx.x * 32 + lane(); expert < topo_.experts; expert += gridDim.x * 32) {
-      a_.plan.rows[expert] = sets_.count_all(topo_.world + expert);
+      a_.plan.rows[expert] = a_.plan.pairs[expert] = sets_.count_all(topo_.world + expert);
     }
     if (blockIdx.x == 0) write_totals();
   }
@@ -46,6 +56,7 @@ class DecodePlan : protected DecodeRoutes {
     const int32_t owner = id >= 0 ? owners_[id] : -1;
     const bool is_first_of_expert = is_lowest(id) && id >= 0;
     const bool is_first_of_owner = is_lowest(owner) && id >= 0;
+    if (__any_sync(kAllLanes, id >= 0 && !is_first_of_expert)) note_repeats();
     if (is_first_of_owner) a_.plan.send_tokens[board_.sent[owner] + sets_.count_before(owner, token)] = token;
     if (lane() < topk_) {
       const int at = token * topk_ + lane();
@@ -59,30 +70,17 @@ class DecodePlan : protected DecodeRoutes {
     }
   }
 
-  /// Of ranks, and pairs: the sets know of no duplicates.
+  /// Rare, so that nobody counts pairs on the way: who does it waits for all blocks.
+  __device__ void note_repeats() const {
+    board_.unusual = 1;
+    site_.decode->repeats = 1;
+  }
+
   __device__ void write_totals() const {
 #pragma unroll 1
     for (int rank = lane(); rank <= topo_.world; rank += 32) {
       a_.plan.send_offset[rank] = board_.sent[rank];
       if (rank < topo_.world) a_.plan.per_rank[rank] = board_.sent[rank + 1] - board_.sent[rank];
-    }
-#pragma unroll 1
-    for (int expert = lane(); expert < topo_.experts; expert += 32) a_.plan.pairs[expert] = 0;
-    __syncwarp();
-    constexpr int kAhead = 8;  // that are asked for together
-    const int items = a_.plan.tokens * topk_;
-#pragma unroll 1
-    for (int first = lane(); first < items; first += kAhead * 32) {
-      int32_t ids[kAhead];
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const int item = first + i * 32, token = divide(item, decode_.topk);
-        ids[i] = item < items ? load_id(token, item - token * topk_) : -1;
-      }
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        if (ids[i] >= 0) atomicAdd(&a_.plan.pairs[ids[i]], 1);
-      }
     }
   }
 };
