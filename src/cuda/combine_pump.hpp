@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "cuda/combine_movers.hpp"
 #include "cuda/pump.hpp"
 #include "protocol/combine.hpp"
 
@@ -14,22 +15,6 @@ namespace heddle {
 HEDDLE_HD inline bool has_pump(const CombineArgs& args) {
   return !args.call.refusal.is_set() && combine_pieces(args.call).parts > 0;
 }
-
-/// In the memory of a block. Beside the pump's, what would take many registers.
-template <class Port>
-struct alignas(16) CombineBoard {
-  PumpBoard pump;
-  NearArgs<CombineArgs, Port> near;
-  Pieces pieces;
-  Range range;
-  int64_t tokens;  // of a round
-
-  HEDDLE_HD void note(const Call& call) {
-    pieces = combine_pieces(call);
-    range = range_of(call);
-    tokens = window_tokens(call);
-  }
-};
 
 template <class Own, class Port>
 HEDDLE_HD HEDDLE_APART bool open_combine(const Own& own, Port& port, const CombineArgs& args) {
@@ -91,28 +76,21 @@ HEDDLE_HD HEDDLE_APART void add_combined(const Coop& coop, Port& port, const Com
   });
 }
 
-/// A part of each of a result's hits. Apart: it needs other registers than a sum. Arguments by value, as they then need not lie in
-/// memory.
-template <class Coop, class Port>
-HEDDLE_HD HEDDLE_APART void put_hits_apart(const Coop& coop, Port& port, ResultWriter writer, Target first,
-                                           int64_t stride, PumpState* state) {
-  const int count = put_hits(coop, port, writer, first, stride);
-  if (coop.lane() == 0 && writer.columns.first == 0) take_number(&state->hits[first.peer], static_cast<uint64_t>(count));
-}
-
-template <class Coop, class Port>
+/// Mover: CombineLanes or CombineBelt.
+template <template <class, class> class Mover, class Coop, class Port>
 class CombinePump : Pump<Coop, Port> {
   using Base = Pump<Coop, Port>;
   using Base::call_, Base::coop_, Base::desk_, Base::port_, Base::state_;
   // Where hits are summed, each sender loads several rows for one that it stores.
   HEDDLE_HD static SenderRule senders(Layout layout) {
-    return {.least = 3, .in_all = layout == Layout::token_major ? 190 : 1000};
+    return {.least = 4, .in_all = layout == Layout::token_major ? 260 : 1000};
   }
 
  public:
   HEDDLE_HD CombinePump(const Coop& coop, Port& port, const CombineArgs& args, PumpState* state, int movers)
       : Base(coop, port, args.call, state, senders(args.layout), movers), a_(args), topo_(args.call.ctx.topo),
-        combine_board_(reinterpret_cast<CombineBoard<Port>*>(coop.shared())), own_stays_(own_results_stay(args)) {}
+        combine_board_(reinterpret_cast<CombineBoard<Port>*>(coop.shared())),
+        mover_(coop, port, args, combine_board_, state, desk_.worker(), movers), own_stays_(mover_.own_stay(args)) {}
 
   HEDDLE_HD bool run() {
     const auto own = coop_.own_block();
@@ -122,6 +100,7 @@ class CombinePump : Pump<Coop, Port> {
     combine_board_->near.copy(coop_, a_, port_);
     Port& port = combine_board_->near.port();
     const CombineArgs& args = combine_board_->near.args();
+    if (this->moves()) mover_.open();
     Base::open();
     if (meets_peers) {
       const bool ok = open_combine(own, port, args);
@@ -140,7 +119,7 @@ class CombinePump : Pump<Coop, Port> {
       const bool ready = send_all(round);
       // Again, if a rank was masked while its results came: its part is absent from every token of this round.
       for (bool again = false;; again = true) {
-        if (ready) receive(round, again);
+        if (ready && this->moves()) receive(round, again);
         this->note(Moment::received);
         if (!meet_after_round(coop_, call_, round)) return false;
         if (again || !fold_late(coop_, call_, *state_)) break;
@@ -168,7 +147,7 @@ class CombinePump : Pump<Coop, Port> {
     if (desk_.is_publisher()) {
       desk_.publish();
     } else {
-      if (may_send) send(round);
+      if (may_send && this->moves()) send(round);
       desk_.leave();
     }
     if (may_send && (desk_.is_publisher() || !desk_.has_publisher()) && this->is_last_sender()) {
@@ -180,68 +159,46 @@ class CombinePump : Pump<Coop, Port> {
 
   // --- as an owner ---
 
-  /// A part of the number-th result of the round for a source.
-  struct Piece {
-    int source;
-    uint32_t number;
-    int part;
-  };
-
   /// First to others, by the senders; then to this rank itself, by all, unless those results stay where they are.
   HEDDLE_HD void send(int round) {
     const auto others = static_cast<uint32_t>(topo_.world - 1);
+    const auto each = static_cast<uint32_t>(mover_.items_of_row(combine_board_->pieces));
     const PairRun* out = this->board_->out;
+    const auto post = poster(round);
     for (int turn = this->is_sender() ? 0 : 1; turn < 2; ++turn) {
       const bool own = turn == 1;
       if (own && own_stays_) return;
-      const int64_t count = (own ? out[topo_.rank].count : this->most_of_others(out) * others) * combine_board_->pieces.parts;
-      const auto piece_of = [&](int64_t item) {
-        const auto number = static_cast<uint32_t>(item);
-        return piece_at(own ? PairPlace{topo_.rank, number} : this->of_others(number, others));
+      const int64_t count = (own ? out[topo_.rank].count : this->most_of_others(out) * others) * each;
+      const auto at = [&](int64_t item) {
+        return own ? PairPlace{topo_.rank, static_cast<uint32_t>(item)} : this->of_others(static_cast<uint32_t>(item), others);
       };
       // The token of the result, -1 if there is none.
       const auto look = [&](int64_t item) -> int64_t {
-        const Piece piece = piece_of(item);
-        const PairRun& run = out[piece.source];
-        return piece.number < static_cast<uint32_t>(run.count) ? a_.route.recv_token[run.base + run.first + piece.number] : -1;
+        const PairPlace piece = at(item);
+        const PairRun& run = out[piece.peer];
+        const uint32_t number = piece.place / each;
+        return number < static_cast<uint32_t>(run.count) ? a_.route.recv_token[run.base + run.first + number] : -1;
       };
+      const int64_t base = call_.ctx.window.range(Kind::combine, this->lane_, topo_.rank);
       this->work(own ? Queue::own : Queue::send, count, look, [&](int64_t item, int64_t token) {
-        if (item != this->kNoItem && token >= 0) send_piece(piece_of(item), round, token - round * combine_board_->tokens);
+        const bool any = item != this->kNoItem;
+        if (any && token < 0) return true;
+        if (any) {
+          const PairPlace piece = at(item);
+          const PairRun& run = out[piece.peer];
+          const int64_t number = run.first + piece.place / each;
+          mover_.note_out({.source = piece.peer, .number = number, .row = run.base + number,
+                           .place = token - round * combine_board_->tokens, .part = static_cast<int>(piece.place % each)},
+                          base);
+        }
+        mover_.advance(any, post);
         return true;
       });
     }
   }
 
-  HEDDLE_HD Piece piece_at(const PairPlace& at) const {
-    const auto parts = static_cast<uint32_t>(combine_board_->pieces.parts);
-    const uint32_t number = at.place / parts;
-    return {at.peer, number, static_cast<int>(at.place - number * parts)};
-  }
-
-  HEDDLE_HD void send_piece(const Piece& piece, int round, int64_t place) {
-    const PairRun run = this->board_->out[piece.source];
-    const int64_t number = run.first + piece.number;
-    if (is_unreduced(call_.shape)) return send_hits(piece, round, place, run.base + number);
-    const ResultWriter writer{.args = a_,
-                              .i = run.base + number,
-                              .late = late_weights(port_.local(), call_, piece.source, number),
-                              .columns = columns_of(a_, combine_board_->pieces, piece.part)};
-    const int64_t base = call_.ctx.window.range(Kind::combine, this->lane_, topo_.rank);
-    put_result(coop_, port_, writer, {.peer = piece.source, .offset = base + combine_board_->range.slot(place)}, combine_board_->range.stride,
-               [&](std::byte* at) { writer.write_sum(coop_, at); });
-    this->post(piece.source, round, place * combine_board_->pieces.parts + piece.part);
-  }
-
-  /// `i`: of all received tokens.
-  HEDDLE_HD void send_hits(const Piece& piece, int round, int64_t place, int64_t i) {
-    const CombineArgs& args = combine_board_->near.args();
-    const Pieces& pieces = combine_board_->pieces;
-    const Range& range = combine_board_->range;
-    const int64_t base = call_.ctx.window.range(Kind::combine, this->lane_, topo_.rank);
-    const Target first{.peer = piece.source, .offset = base + range.slot(place * places_of(call_.shape))};
-    const ResultWriter writer{.args = args, .i = i, .late = nullptr, .columns = columns_of(args, pieces, piece.part)};
-    put_hits_apart(coop_, combine_board_->near.port(), writer, first, range.stride, state_);
-    this->post(piece.source, round, place * pieces.parts + piece.part);
+  HEDDLE_HD auto poster(int round) {
+    return [this, round](int peer, int64_t tag) { this->post(peer, round, tag); };
   }
 
   // --- as the tokens' source ---
@@ -250,7 +207,8 @@ class CombinePump : Pump<Coop, Port> {
     const uint64_t deadline = port_.now() + call_.ctx.timeout_ns;
     const int64_t first = round * combine_board_->tokens;
     const int64_t end = first + combine_board_->tokens < a_.plan.tokens ? first + combine_board_->tokens : a_.plan.tokens;
-    const auto parts = static_cast<uint32_t>(combine_board_->pieces.parts);
+    const auto each = static_cast<uint32_t>(mover_.items_of_row(combine_board_->pieces));
+    const auto post = poster(round);
     this->note_in([&] { note_results_in(coop_, port_.local(), a_, this->board_->in); });
     const auto from = [&](int owner) -> const std::byte* {
       const int64_t base = this->board_->in[owner].base;
@@ -258,24 +216,27 @@ class CombinePump : Pump<Coop, Port> {
     };
     // One more than the number of the token's own row, 0 for none, and in the lowest bit whether all others' pieces are here.
     const auto look = [&](int64_t item) -> int64_t {
-      const int64_t token = first + static_cast<uint32_t>(item) / parts;
+      const int64_t token = first + static_cast<uint32_t>(item) / each;
       const int64_t own = own_stays_ ? own_number(a_, token) + 1 : 0;
-      return own << 1 | (is_all_there || has_pieces(token, round, item));
+      return own << 1 | (is_all_there || has_pieces(token, round, item, each));
     };
-    this->work(Queue::receive, (end - first) * parts, look, [&](int64_t item, int64_t seen) {
-      if (item == this->kNoItem) return true;
+    this->work(Queue::receive, (end - first) * each, look, [&](int64_t item, int64_t seen) {
+      const bool any = item != this->kNoItem;
       const auto number = static_cast<uint32_t>(item);
-      const int64_t place = number / parts;
-      const auto part = static_cast<int>(number - place * parts);
-      if ((seen & 1) == 0) {
-        const Arrival arrival = await_owners(first + place, round, number, deadline);
+      const int64_t place = number / each;
+      // What is not here yet is waited for when the sum before it is done.
+      HEDDLE_ROLLED
+      for (bool is_here = any && (seen & 1) != 0;; is_here = true) {
+        if (is_here) {
+          mover_.note_in({.token = first + place, .place = place, .part = static_cast<int>(number % each),
+                          .own = (seen >> 1) - 1},
+                         from);
+        }
+        mover_.advance(is_here, post);
+        if (is_here || !any) return true;
+        const Arrival arrival = await_owners(first + place, round, number, each, deadline);
         if (arrival != Arrival::here) return arrival != Arrival::fault;
       }
-      const int64_t own = (seen >> 1) - 1;
-      const std::byte* row =
-          own < 0 ? nullptr : a_.experts.x + (this->board_->out[topo_.rank].base + own) * a_.experts.x_stride;
-      sum_token(coop_, a_, first + place, place, columns_of(a_, combine_board_->pieces, part), combine_board_->range, from, row);
-      return true;
     });
   }
 
@@ -284,24 +245,39 @@ class CombinePump : Pump<Coop, Port> {
     return in_rank[owner] != 0 && this->board_->in[owner].base >= 0 && !(own_stays_ && owner == topo_.rank);
   }
 
+  /// Tags [first, end) of an item.
+  struct Tags {
+    int64_t first;
+    int64_t end;
+  };
+  HEDDLE_HD Tags tags_of(int64_t item, uint32_t each) const {
+    const int64_t tags = static_cast<uint32_t>(combine_board_->pieces.parts) / each;
+    return {item * tags, (item + 1) * tags};
+  }
+
   /// By one lane.
-  HEDDLE_HD bool has_pieces(int64_t token, int round, int64_t tag) const {
+  HEDDLE_HD bool has_pieces(int64_t token, int round, int64_t item, uint32_t each) const {
     const uint8_t* in_rank = a_.plan.in_rank + token * topo_.world;
+    const Tags tags = tags_of(item, each);
     bool here = true;
     for (int owner = 0; owner < topo_.world && here; ++owner) {
-      here = !brings_piece(in_rank, owner) || this->has_piece(owner, round, tag);
+      if (!brings_piece(in_rank, owner)) continue;
+      for (int64_t tag = tags.first; tag < tags.end; ++tag) here = here && this->has_piece(owner, round, tag);
     }
     return here;
   }
 
   /// All lanes; each waits for some owners.
-  HEDDLE_HD Arrival await_owners(int64_t token, int round, int64_t tag, uint64_t deadline) {
+  HEDDLE_HD Arrival await_owners(int64_t token, int round, int64_t item, uint32_t each, uint64_t deadline) {
     const uint8_t* in_rank = a_.plan.in_rank + token * topo_.world;
+    const Tags tags = tags_of(item, each);
     auto worst = Arrival::here;
     for (int owner = coop_.lane(); owner < topo_.world; owner += coop_.lanes()) {
       if (!brings_piece(in_rank, owner)) continue;
-      const Arrival arrival = this->await_piece(owner, round, tag, deadline);
-      if (arrival > worst) worst = arrival;
+      for (int64_t tag = tags.first; tag < tags.end; ++tag) {
+        const Arrival arrival = this->await_piece(owner, round, tag, deadline);
+        if (arrival > worst) worst = arrival;
+      }
     }
     return static_cast<Arrival>(desk_.worst(static_cast<uint64_t>(worst)));
   }
@@ -309,13 +285,14 @@ class CombinePump : Pump<Coop, Port> {
   const CombineArgs& a_;
   Topology topo_;
   CombineBoard<Port>* combine_board_;
+  Mover<Coop, Port> mover_;
   bool own_stays_;
 };
 
-/// `movers`: workers of a block that send.
-template <class Coop, class Port>
+/// `movers`: workers of a block that move results, for which there is block memory; at most all but one.
+template <template <class, class> class Mover, class Coop, class Port>
 HEDDLE_HD bool combine_whole(const Coop& coop, Port& port, const CombineArgs& args, PumpState* state, int movers) {
-  return CombinePump<Coop, Port>(coop, port, args, state, movers).run();
+  return CombinePump<Mover, Coop, Port>(coop, port, args, state, movers).run();
 }
 
 }  // namespace heddle

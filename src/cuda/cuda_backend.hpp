@@ -86,7 +86,7 @@ class CudaBackend : public Backend {
 
   /// What the last whole call left, its moments in cycles among it; a copy, for benchmarks.
   PumpState look_at_pump();
-  /// By which kernels a whole call goes, for benchmarks: "words", "belt", "lanes", "pump" or "steps".
+  /// By which kernels a whole call goes, for benchmarks: "words", "belt", "lanes" or "steps".
   const char* variant_of(const DispatchArgs&) const;
   const char* variant_of(const CombineArgs&) const;
   /// Workers of a block that send in whole calls, for benchmarks; 0: the default.
@@ -121,6 +121,7 @@ class CudaBackend : public Backend {
   bool combine_by_steps(const CombineArgs&);
   void rehearse_whole();
   WholeShape shape_of(const DispatchArgs&) const;
+  WholeShape shape_of(const CombineArgs&) const;
   Shot whole_shot(const WholeShape&, void** arguments) const;
   template <class Args>
   bool run_decode(uint32_t phases, const Args&);

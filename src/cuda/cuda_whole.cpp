@@ -13,6 +13,7 @@ namespace {
 constexpr int kFewestMovers = 3;  // with fewer belts, lanes move more
 
 constexpr auto kDispatchBoard = static_cast<int>(sizeof(DispatchBoard<DirectPort>));
+constexpr auto kCombineBoard = static_cast<int>(sizeof(CombineBoard<DirectPort>));
 
 int most_movers(const WholeKernel& kernel) { return kernel.warps() - 1; }  // one warp publishes
 
@@ -27,14 +28,16 @@ void CudaBackend::rehearse_whole() {
   int movers = 0;
   void* of_dispatch[] = {&port, &dispatch, &site, &movers};
   void* of_combine[] = {&port, &combine, &site, &movers};
-  for (const WholeKernel& kernel : {whole.dispatch, whole.dispatch_belt, whole.dispatch_cast, whole.combine}) {
+  for (const WholeKernel& kernel :
+       {whole.dispatch, whole.dispatch_belt, whole.dispatch_cast, whole.combine, whole.combine_belt}) {
     const void* function = kernel.function;
+    const bool combines = function == whole.combine.function || function == whole.combine_belt.function;
     cudaFuncAttributes attributes{};
     check_cuda(cudaFuncGetAttributes(&attributes, function), "loading a kernel");
     const int most = most_shared_bytes_ - static_cast<int>(attributes.sharedSizeBytes);
     check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, most),
                "allowing a kernel more shared memory");
-    fire(whole_shot({.kernel = kernel, .shared_bytes = most}, function == whole.combine.function ? of_combine : of_dispatch));
+    fire(whole_shot({.kernel = kernel, .shared_bytes = most}, combines ? of_combine : of_dispatch));
   }
 }
 
@@ -54,6 +57,16 @@ CudaBackend::WholeShape CudaBackend::shape_of(const DispatchArgs& args) const {
   }
   const int behind = std::max(static_cast<int>(belt.bytes(movers)), plan);
   return {.kernel = by_belt, .movers = movers, .shared_bytes = kDispatchBoard + behind};
+}
+
+CudaBackend::WholeShape CudaBackend::shape_of(const CombineArgs& args) const {
+  const WholeKernels& whole = whole_kernels();
+  const int movers = std::min(most_movers(whole.combine_belt), SumShape::workers_in(most_shared_bytes_ - kCombineBoard));
+  if (!is_sm90_ || !can_ride(args) || movers < kFewestMovers) {
+    return {.kernel = whole.combine, .movers = most_movers(whole.combine), .shared_bytes = kCombineBoard};
+  }
+  return {.kernel = whole.combine_belt, .movers = movers,
+          .shared_bytes = kCombineBoard + static_cast<int>(SumShape::bytes(movers))};
 }
 
 /// Calls that no pump can do: only the last step is waited for.
@@ -97,9 +110,7 @@ bool CudaBackend::dispatch(const DispatchArgs& args) {
 bool CudaBackend::combine(const CombineArgs& args) {
   if (decodes(args.call)) return decode_whole(args);
   if (launch_.workers != Workers::grid || !has_pump(args)) return combine_by_steps(args);
-  const WholeKernel& kernel = whole_kernels().combine;
-  const auto board = static_cast<int>(sizeof(CombineBoard<DirectPort>));
-  WholeShape shape{.kernel = kernel, .movers = most_movers(kernel), .shared_bytes = board};
+  WholeShape shape = shape_of(args);
   Site site = begin_step();
   void* arguments[] = {const_cast<DirectPort*>(&port_), const_cast<CombineArgs*>(&args), &site, &shape.movers};
   return run_shot(whole_shot(shape, arguments), site, args.call);
@@ -112,7 +123,9 @@ const char* CudaBackend::variant_of(const DispatchArgs& args) const {
 }
 
 const char* CudaBackend::variant_of(const CombineArgs& args) const {
-  return decodes(args.call) ? "words" : has_pump(args) ? "pump" : "steps";
+  if (decodes(args.call)) return "words";
+  if (!has_pump(args)) return "steps";
+  return shape_of(args).kernel.function == whole_kernels().combine_belt.function ? "belt" : "lanes";
 }
 
 PumpState CudaBackend::look_at_pump() {

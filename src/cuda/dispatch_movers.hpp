@@ -117,13 +117,6 @@ HEDDLE_HD inline bool can_ride(const DispatchArgs& args) {
          is_bulk(batch.x) && is_bulk(args.out.x) && scales_ride;
 }
 
-/// A row that this rank asked its own GPU for is late: only a defect could do that. Apart, so that it takes no room among what
-/// every row needs.
-HEDDLE_HD HEDDLE_APART inline void claim_late_ride(const Call& call) {
-  claim_fault(call.ctx, {.code = FaultCode::timeout, .awaited = Awaited::rows, .kind = Kind::dispatch,
-                         .peer = call.ctx.topo.rank, .seq = call.state->seq, .hash = call.shape.hash()});
-}
-
 template <bool kCasts, class Coop, class Port>
 class BeltMover {
  public:

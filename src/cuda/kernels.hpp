@@ -57,6 +57,7 @@ struct WholeKernels {
   WholeKernel dispatch_belt;  // rows by bulk copies (dispatch_movers.hpp), of compute capability 9.0
   WholeKernel dispatch_cast;  // the same, where rows are cast
   WholeKernel combine;
+  WholeKernel combine_belt;  // sums by bulk copies (combine_movers.hpp), of compute capability 9.0
 };
 
 const WholeKernels& whole_kernels();

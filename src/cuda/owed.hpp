@@ -15,7 +15,7 @@ __device__ inline void pay_owed(const DirectPort& port, const Context& ctx, Deco
   if (owed.peers == 0) return;
   const int64_t cell = ctx.window.cells(ctx.topo.rank) + static_cast<int64_t>(offsetof(Cells, credits)) +
                        (int64_t{owed.kind} * kLanes + owed.lane) * int64_t{sizeof(uint64_t)};
-#pragma unroll 1
+  HEDDLE_ROLLED
   for (int peer = lane; peer < ctx.topo.world; peer += lanes) {
     const bool is_open = load_relaxed(&ctx.ledger->mask[peer]) == static_cast<uint64_t>(Mask::open);
     if ((owed.peers >> peer & 1) == 0 || !is_open) continue;

@@ -136,16 +136,18 @@ class Pump {
     const int64_t length = run_length(count, int64_t{sends ? senders_ : movers_} * coop_.blocks());
     Claims<Coop, Port> claims(coop_, desk_, &state_->next[static_cast<int>(queue)], first,
                               int64_t{workers} * coop_.blocks());
-    for (int64_t i = claims.take() * length; i < count; i = claims.take() * length) {
-      const auto left = static_cast<int>(count - i < length ? count - i : length);
+    for (bool any = true; any;) {
+      const int64_t i = claims.take() * length;
+      any = i < count;
+      const auto left = static_cast<int>(!any ? 1 : count - i < length ? count - i : length);
       int64_t* notes = board_->notes[desk_.worker()];
-      for (int k = coop_.lane(); k < left; k += coop_.lanes()) notes[k] = look(i + k);
+      for (int k = coop_.lane(); any && k < left; k += coop_.lanes()) notes[k] = look(i + k);
       coop_.worker_sync();
+      HEDDLE_ROLLED
       for (int k = 0; k < left; ++k) {
-        if (!item(i + k, notes[k])) return;
+        if (!item(any ? i + k : kNoItem, any ? notes[k] : 0)) return;
       }
     }
-    item(kNoItem, 0);
   }
   static constexpr int64_t kNoItem = -1;
 

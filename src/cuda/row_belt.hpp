@@ -6,7 +6,9 @@
 #include <cstdint>
 
 #include "base/math.hpp"
+#include "device/board.hpp"
 #include "device/bulk.hpp"
+#include "protocol/call.hpp"
 
 namespace heddle {
 
@@ -37,6 +39,13 @@ struct Seat {
   uint32_t turn = 0;
 };
 
+/// A row that this rank asked its own GPU for is late: only a defect could do that. Apart, so that it takes no room among what
+/// every row needs.
+HEDDLE_HD HEDDLE_APART inline void claim_late_ride(const Call& call) {
+  claim_fault(call.ctx, {.code = FaultCode::timeout, .awaited = Awaited::rows, .kind = call.shape.kind,
+                         .peer = call.ctx.topo.rank, .seq = call.state->seq, .hash = call.shape.hash()});
+}
+
 template <class Coop>
 class RowBelt {
  public:
@@ -56,6 +65,10 @@ class RowBelt {
   HEDDLE_HD std::byte* at(const Seat& seat) const { return stages_ + seat.stage * stage_bytes_; }
   HEDDLE_HD BulkGate* gate(const Seat& seat) const { return gates_ + seat.stage; }
 
+  /// Of the number-th row to begin, for who counts them; a belt knows one of two ways to number.
+  HEDDLE_HD static Seat seat(uint32_t number) {
+    return {static_cast<int>(number % kBeltStages), number / kBeltStages & 1};
+  }
   /// For a row that begins; one lane expects it, once, and all loads of it go by the gate.
   HEDDLE_HD Seat next() {
     const Seat seat = take(stage_);
@@ -71,6 +84,11 @@ class RowBelt {
   HEDDLE_HD bool wait(const Seat& seat, bool others, const IsLate& is_late) const {
     if (others) bulk::wait_words_but_one();
     else bulk::wait_words();
+    return wait_bulk(seat, is_late);
+  }
+  /// The same where no words were asked for.
+  template <class IsLate>
+  HEDDLE_HD bool wait_bulk(const Seat& seat, const IsLate& is_late) const {
     bool here = bulk::is_open(gate(seat), seat.turn);
     while (!here && !is_late()) here = bulk::is_open(gate(seat), seat.turn);
     coop_.worker_sync();

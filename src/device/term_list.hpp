@@ -1,5 +1,4 @@
-// The terms of one sum, gathered by a worker whose lanes then all read them. On a GPU they lie in shared memory: an array of
-// each thread would be kilobytes of local memory, which the driver sets aside for every thread the device can hold.
+// The terms of one sum, gathered by a worker whose lanes then all read them.
 #pragma once
 
 #include "base/macros.hpp"
@@ -7,17 +6,14 @@
 
 namespace heddle {
 
-template <class Coop, int kMost>
+/// In memory that all lanes see.
+template <class Coop>
 class TermList {
  public:
-  /// By all lanes; the worker's earlier list of this size ends here.
-  HEDDLE_HD explicit TermList(const Coop& coop) : coop_(coop) {
-#if HEDDLE_ON_DEVICE
-    __shared__ Term all[Coop::kMaxThreads / 32][kMost];
-    terms_ = all[threadIdx.x / 32];
-    coop.worker_sync();  // lanes may still read the earlier list
-#endif
-  }
+  /// By all lanes.
+  HEDDLE_HD TermList(const Coop& coop, Term* terms) : coop_(coop), terms_(terms) {}
+
+  HEDDLE_HD int count() const { return count_; }
 
   /// By all lanes: adds term(k) of all k below `count`, in order, those without a row left out. A lane may be asked for any k.
   template <class TermOf>
@@ -33,9 +29,15 @@ class TermList {
 #else
     for (int k = 0; k < count; ++k) {
       const Term found = term(k);
-      if (found.row != nullptr) terms_[count_++] = found;
+      if (found.row != nullptr) add(found);
     }
 #endif
+  }
+
+  /// By all lanes, which pass the same; the row may be null.
+  HEDDLE_HD void add(const Term& term) {
+    if (coop_.lane() == 0) terms_[count_] = term;
+    ++count_;
   }
 
   HEDDLE_HD void sum(const SumArgs& args) const {
@@ -45,12 +47,36 @@ class TermList {
 
  private:
   const Coop& coop_;
+  Term* terms_;
+  int count_ = 0;
+};
+
+/// With memory of its own. On a GPU that is the block's: an array of each thread would be kilobytes of local memory, which the
+/// driver sets aside for every thread the device can hold.
+template <class Coop, int kMost>
+class OwnTermList {
+ public:
+  /// By all lanes; the worker's earlier list of this size ends here.
+  HEDDLE_HD explicit OwnTermList([[maybe_unused]] const Coop& coop) {
+#if HEDDLE_ON_DEVICE
+    __shared__ Term all[Coop::kMaxThreads / 32][kMost];
+    terms_ = all[threadIdx.x / 32];
+    coop.worker_sync();  // lanes may still read the earlier list
+#endif
+  }
+
+#if HEDDLE_ON_DEVICE
+  HEDDLE_HD Term* terms() { return terms_; }
+#else
+  HEDDLE_HD Term* terms() { return own_; }
+#endif
+
+ private:
 #if HEDDLE_ON_DEVICE
   Term* terms_;
 #else
-  Term terms_[kMost];
+  Term own_[kMost];
 #endif
-  int count_ = 0;
 };
 
 }  // namespace heddle

@@ -35,9 +35,9 @@ struct Columns {
   int64_t count = 0;
 };
 
-/// A token's hits, or one row of each rank.
+/// For a token's hits, or one row of each rank.
 template <class Coop>
-using Terms = TermList<Coop, (kMaxTopk > kMaxRanks ? kMaxTopk : kMaxRanks)>;
+using TermMemory = OwnTermList<Coop, (kMaxTopk > kMaxRanks ? kMaxTopk : kMaxRanks)>;
 
 /// At the owner: the i-th received row, of a source whose late weights for it are `late` (or null).
 struct ResultWriter {
@@ -53,7 +53,8 @@ struct ResultWriter {
   template <class Coop>
   HEDDLE_HD void write_sum(const Coop& coop, std::byte* at) const {
     if (args.layout == Layout::token_major) return write_token(coop, at);
-    Terms<Coop> terms(coop);
+    TermMemory<Coop> memory(coop);
+    TermList<Coop> terms(coop, memory.terms());
     terms.gather(topk(), [&](int k) { return term(k); });
     terms.sum(sum_args(at));
   }
@@ -134,7 +135,8 @@ struct ResultReader {
   HEDDLE_HD void sum_ranks(const Coop& coop, const PlaceOf& place_of) const {
     const int world = args.call.ctx.topo.world;
     const uint8_t* in_rank = args.plan.in_rank + token * world;
-    Terms<Coop> terms(coop);
+    TermMemory<Coop> memory(coop);
+    TermList<Coop> terms(coop, memory.terms());
     terms.gather(world, [&](int owner) { return term(in_rank[owner] == 0 ? nullptr : place_of(owner, 0), 1.0f); });
     terms.sum(sum_args());
   }
@@ -142,7 +144,8 @@ struct ResultReader {
   template <class Coop, class PlaceOf>
   HEDDLE_HD void sum_hits(const Coop& coop, const PlaceOf& place_of) const {
     const float* weights = args.out.weights_in + token * topk();
-    Terms<Coop> terms(coop);
+    TermMemory<Coop> memory(coop);
+    TermList<Coop> terms(coop, memory.terms());
     terms.gather(topk(), [&](int k) -> Term {
       if (args.plan.ordinals[token * topk() + k] < 0) return {};
       return term(place_of(args.call.ctx.topo.owner_of(ids()[k]), k), summed_weight(ids(), weights, k, topk()));

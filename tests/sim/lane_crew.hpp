@@ -130,7 +130,7 @@ class LaneCrew {
     return some;
   }
 
-  static constexpr size_t kSharedBytes = size_t{64} << 10;
+  static constexpr size_t kSharedBytes = size_t{128} << 10;
 
   const LaneShape shape_;
   Dice dice_;

@@ -27,7 +27,9 @@ bool run_pump(const Lane& lane, LanePort& port, const DispatchArgs& a, PumpState
 }
 
 bool run_pump(const Lane& lane, LanePort& port, const CombineArgs& a, PumpState* s, const PumpShape& shape) {
-  return combine_whole(lane, port, a, s, std::max(1, shape.lanes.workers / shape.lanes.blocks - 1));
+  const int movers = std::max(1, shape.lanes.workers / shape.lanes.blocks - 1);
+  if (shape.by_belt && can_ride(a)) return combine_whole<CombineBelt>(lane, port, a, s, movers);
+  return combine_whole<CombineLanes>(lane, port, a, s, movers);
 }
 
 /// `used` counts the calls that a pump did.
