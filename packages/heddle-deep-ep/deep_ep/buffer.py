@@ -13,6 +13,7 @@ from .combine_buffers import CombineBuffers
 from .config import Config, recommended
 from .engine import Engine
 from .group import bootstrap_of, default_timeout
+from .known_dispatches import KnownDispatches
 from .low_latency import LowLatency
 from .masks import Masks
 from .normal import NormalMode
@@ -79,6 +80,7 @@ class Buffer(NormalMode, LowLatency, Masks):
         self._comm_stream = CommStream()
         self._combine_buffers = CombineBuffers()
         self._prepared_calls = PreparedCalls(self.runtime)
+        self._known_dispatches = KnownDispatches(self.runtime)
         self._local_buffers: dict[bool, torch.Tensor] = {}
 
     def destroy(self) -> None:

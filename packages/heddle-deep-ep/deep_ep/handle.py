@@ -69,12 +69,14 @@ def pack(
     """The tensors of a dispatch's handle, of what heddle's dispatch_tokens() made after as many `resets` of the buffer.
     `is_fixed`: its output has a worst-case size."""
     x, _, _, _, _, ends, recv_token, source_tokens, recv_ids, ids, core = made
-    rows = x.shape[0]
-    held = min(recv_token.shape[0], rows)
+    rows = held = x.shape[0]
+    if is_fixed:
+        held = min(recv_token.shape[0], rows)
+        recv_token, recv_ids = first_rows(recv_token, held), first_rows(recv_ids, held)
     tensors = (
         source_tokens,
-        ends.new_zeros(held, 0) if recv_ids is None else first_rows(recv_ids, held),
-        first_rows(recv_token, held),
+        ends.new_zeros(held, 0) if recv_ids is None else recv_ids,
+        recv_token,
         is_token_in_rank,
         ends.new_zeros(is_token_in_rank.shape[0], 0) if ids is None else ids,
         _numbers(buffer.experts, rows),

@@ -15,6 +15,7 @@ from .checks import check_ids, check_weights, positive, rows_and_scales
 from .config import NUM_LOCAL_RANKS, Config
 from .engine import Engine, telling_others
 from .handle import first_rows, pack, unpack, way_of
+from .known_dispatches import KnownDispatches
 from .routing import exchange_counts, layout_of
 from .sizes import align
 from .streams import CommStream, check_v1_flags
@@ -31,6 +32,7 @@ class NormalMode:
     group_size: int
     runtime: Engine
     _comm_stream: CommStream
+    _known_dispatches: KnownDispatches
 
     def get_dispatch_layout(
         self,
@@ -118,7 +120,12 @@ class NormalMode:
         else:
             layout = (num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert)
             routing = (topk_idx, topk_weights, expert_alignment, num_worst_tokens, global_expert_id_offset)
-            call = lambda: self._dispatch(x, layout, routing)  # noqa: E731
+            known = self._known_dispatches.find(x, topk_idx, expert_alignment, num_worst_tokens)
+            if known is not None and global_expert_id_offset is None and known.fits(layout, topk_weights):
+                resets = self.runtime.resets
+                call = lambda: known.dispatch(x, is_token_in_rank, topk_idx, topk_weights, resets)  # noqa: E731
+            else:
+                call = lambda: self._dispatch(x, layout, routing)  # noqa: E731
         result, event = self._comm_stream.run(call, inputs, previous_event=previous_event, is_async=async_finish)
         return (*result, event)
 
@@ -143,6 +150,8 @@ class NormalMode:
             if offset is not None:
                 ids = torch.where(ids < 0, layout[2].numel(), ids + offset)
         per_expert = counts if alignment == 1 else [align(count, alignment) for count in counts]
+        if has_ids and scales is None and offset is None:
+            self._known_dispatches.keep(x, topk_idx, buffer, options, layout, topk_weights, (alignment, worst))
         handle = pack(buffer, made, in_rank, self.runtime.resets, bool(worst))
         return checks.parts_like(x, recv_x, recv_scales), ids, weights, per_expert, handle
 
