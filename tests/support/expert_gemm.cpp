@@ -118,6 +118,8 @@ void expect_gemm_beside_held_rows(const MakeMachine& make, const StartGemm& star
     const int own = rank.context().topo.rank;
     rank.plan();
     rank.prepare_dispatch(slab);
+    const GemmArgs args = own == kReader ? gemm_of(rank, world) : GemmArgs{};
+    group.barrier("nobody allocates while the GEMM waits");
     if (own != kReader) {
       EXPECT_TRUE(rank.machine().backend().dispatch(rank.dispatch_args()));
       if (own != kWriter) return group.barrier("the GEMM is over");
@@ -132,7 +134,6 @@ void expect_gemm_beside_held_rows(const MakeMachine& make, const StartGemm& star
       held.deliver_rows();
       return group.barrier("the GEMM is over");
     }
-    const GemmArgs args = gemm_of(rank, world);
     const auto gemm = start(args);
     shared = gemm.get();
     EXPECT_TRUE(rank.machine().backend().dispatch(rank.dispatch_args()));
