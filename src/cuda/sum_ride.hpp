@@ -66,10 +66,10 @@ class SumBelt {
 
   HEDDLE_HD void open() { belt_.open(); }
 
-  /// The list of the next ride's rows. It is not under way before begin().
+  /// The list of the next ride's rows.
   HEDDLE_HD Term* next_rows() const { return lists_->jobs[next_].rows; }
 
-  /// By all lanes, when the list is filled.
+  /// By all lanes, when the list is filled. The ride starts when the belt advances.
   HEDDLE_HD void note(SumRide ride) {
     ride.part = SumRide::part_of(ride.rows);
     if (coop_.lane() == 0) lists_->jobs[next_].ride = ride;
