@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "device/atomic.hpp"
+
 #include "device/coop.hpp"
 
 namespace heddle {
@@ -40,7 +42,7 @@ HEDDLE_HD inline int32_t taken_id(const TableView& ids, int64_t item, int expert
   const int64_t id = ids.dtype == DType::i64 ? static_cast<const int64_t*>(ids.data)[at]
                                              : static_cast<const int32_t*>(ids.data)[at];
   if (id >= -1 && id < experts) return static_cast<int32_t>(id);
-  if (bad != nullptr && *bad == 0) *bad = static_cast<uint64_t>(item) + 1;
+  if (bad != nullptr && load_relaxed(bad) == 0) store_relaxed(bad, static_cast<uint64_t>(item) + 1);
   return -1;
 }
 
