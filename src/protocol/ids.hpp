@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "device/atomic.hpp"
-
 #include "device/coop.hpp"
 
 namespace heddle {
