@@ -9,6 +9,12 @@
 #include "support/tcp_ranks.hpp"
 #include "support/thread_ranks.hpp"
 
+#ifdef __SANITIZE_THREAD__
+// A peer's segment is mapped by a thread beside, and rows are stored there once the peer has heard of it: an order through
+// another process, which ThreadSanitizer does not see.
+extern "C" const char* __tsan_default_suppressions() { return "race:mmap"; }
+#endif
+
 namespace heddle {
 namespace {
 
