@@ -144,7 +144,7 @@ struct CombineInput {
   TensorView row_weights;      // optional: token-major [rows, K], others [rows] float32; returned as Combined::weights
   TensorView weights;          // optional [T, K] float32: weights that the dispatch was not given
   TensorView waits_total{};    // statistics: optional [R] int64, as a dispatch's
-  RowSignals ready{};          // of grouped rows; words not set: they are there
+  RowSignals ready{};          // of a slab's rows; words not set: they are there
 };
 
 struct CombineOptions {
