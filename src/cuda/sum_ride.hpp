@@ -72,6 +72,7 @@ class SumBelt {
   /// By all lanes, when the list is filled. The ride starts when the belt advances.
   HEDDLE_HD void note(SumRide ride) {
     ride.part = SumRide::part_of(ride.rows);
+    coop_.worker_sync();  // a lane may still ask who is told of the sum before, whose place this one takes
     if (coop_.lane() == 0) lists_->jobs[next_].ride = ride;
     coop_.worker_sync();
   }
