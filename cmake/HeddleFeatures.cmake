@@ -49,10 +49,11 @@ endfunction()
 function(heddle_set_vector_flags)
   foreach(file IN LISTS ARGN)
     if(file MATCHES "_avx2\\.cpp$")
-      set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
+      set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c"
+        SKIP_PRECOMPILE_HEADERS ON)
     elseif(file MATCHES "_avx512\\.cpp$")
       set_source_files_properties(${file} PROPERTIES
-        COMPILE_OPTIONS "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mfma;-mf16c")
+        COMPILE_OPTIONS "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mfma;-mf16c" SKIP_PRECOMPILE_HEADERS ON)
     endif()
   endforeach()
 endfunction()

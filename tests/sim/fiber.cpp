@@ -12,7 +12,7 @@
 namespace heddle::testing {
 namespace {
 
-constexpr size_t kStackBytes = size_t{1} << 20;
+constexpr size_t kStackBytes = size_t{256} << 10;
 
 /// An exception in flight belongs to a stack, but the runtime keeps it by thread: a rank may wait in a catch block. The
 /// layout is that of the C++ ABI.
@@ -85,8 +85,8 @@ struct Fiber::Stack {
     own.uc_link = nullptr;
     coming = this;
     makecontext(&own, &Stack::enter, 0);
-    own_view.bottom = memory.get();
-    own_view.size = kStackBytes;
+    own_view = {.bottom = memory.get(), .size = kStackBytes};
+    own_exceptions = {};
   }
 };
 
@@ -95,6 +95,11 @@ Fiber::Fiber(std::function<void()> body) : stack_(std::make_unique<Stack>()) { s
 Fiber::~Fiber() {
   destroy_tsan_fiber(stack_->own_thread);
   spare_stacks().push_back(std::move(stack_->memory));
+}
+
+void Fiber::restart(std::function<void()> body) {
+  stack_->body = std::move(body);
+  stack_->started = stack_->ended = false;
 }
 
 void Fiber::resume() {

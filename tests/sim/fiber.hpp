@@ -17,6 +17,9 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
+  /// Once it has ended: another body, which starts with the next resume(). Cheaper than another fiber, as ThreadSanitizer takes it
+  /// for the same thread.
+  void restart(std::function<void()> body);
   /// From the main stack; returns when the fiber yields or ends.
   void resume();
   /// From the fiber's own stack.

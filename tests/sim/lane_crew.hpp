@@ -5,7 +5,9 @@
 #include <sched.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "sim/fiber.hpp"
@@ -102,27 +104,32 @@ class LaneCrew {
   template <class Step>
   bool run(const Step& step) {
     bool result = false;
-    std::vector<std::unique_ptr<Fiber>> fibers;
     for (int i = 0; i < size(); ++i) {
-      fibers.push_back(std::make_unique<Fiber>([this, &step, &result, i] {
+      begin(i, [this, &step, &result, i] {
         const bool ok = step(Lane(*this, i / shape_.lanes, i % shape_.lanes));
         if (i == 0) result = ok;
-      }));
+      });
     }
-    while (resume_some(fibers)) sched_yield();  // peers are other threads
-    for (const auto& fiber : fibers) fiber->join();
+    while (resume_some()) sched_yield();  // peers are other threads
+    for (const auto& fiber : fibers_) fiber->join();
     return result;
   }
 
  private:
   friend class Lane;
 
-  bool resume_some(const std::vector<std::unique_ptr<Fiber>>& fibers) {
+  void begin(int i, std::function<void()> body) {
+    const auto at = static_cast<size_t>(i);
+    if (at < fibers_.size()) fibers_[at]->restart(std::move(body));
+    else fibers_.push_back(std::make_unique<Fiber>(std::move(body)));
+  }
+
+  bool resume_some() {
     bool some = false;
-    const auto count = static_cast<int>(fibers.size());
+    const auto count = static_cast<int>(fibers_.size());
     const int first = dice_.below(count);
     for (int i = 0; i < count; ++i) {
-      Fiber& fiber = *fibers[static_cast<size_t>((first + i) % count)];
+      Fiber& fiber = *fibers_[static_cast<size_t>((first + i) % count)];
       if (fiber.has_ended()) continue;
       some = true;
       fiber.resume();
@@ -138,6 +145,7 @@ class LaneCrew {
   std::vector<std::unique_ptr<LaneBarrier>> workers_;
   std::vector<std::unique_ptr<LaneBarrier>> blocks_;
   std::vector<std::vector<std::byte>> shared_;
+  std::vector<std::unique_ptr<Fiber>> fibers_;  // of the lanes, from one run to the next
 };
 
 inline int Lane::size() const { return crew_->shape_.workers; }

@@ -12,8 +12,9 @@
 
 namespace heddle::testing {
 
-/// Lanes of a worker that stands for a warp. Each is a fiber, whose stack AddressSanitizer looks after at every switch.
-#ifdef __SANITIZE_ADDRESS__
+/// Lanes of a worker that stands for a warp. Each is a fiber, whose stack AddressSanitizer looks after at every switch, and a thread
+/// to ThreadSanitizer.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr int kWarpLanes = 8;
 #else
 inline constexpr int kWarpLanes = 32;

@@ -38,7 +38,7 @@ class StepMemory {
 
   template <class T>
   T* upload(const std::vector<T>& values) {
-    T* data = take<T>(static_cast<int64_t>(values.size()));
+    T* data = take<T>(static_cast<int64_t>(values.size()), 0);
     if (!values.empty()) machine_.write(data, values.data(), values.size() * sizeof(T));
     return data;
   }

@@ -247,7 +247,11 @@ void StepRank::prepare_combine(const CombineCase& wanted, uint64_t seed) {
   const auto unit = [&dice] { return static_cast<float>(dice.below(1 << 20)) * 0x1p-20f; };
   const auto random_rows = [&](int64_t rows) {
     std::vector<bf16> values(static_cast<size_t>(rows * world_.hidden));
-    for (bf16& value : values) value = to_bf16(unit() * 8 - 4);
+    uint64_t word = 0;  // four values of it
+    for (size_t i = 0; i < values.size(); ++i, word >>= 16) {
+      if (i % 4 == 0) word = dice.word();
+      values[i] = to_bf16(static_cast<float>(word & 0xffff) * 0x1p-13f - 4);
+    }
     return memory_.upload(values);
   };
   const auto random_floats = [&](int64_t count) {
