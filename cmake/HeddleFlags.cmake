@@ -11,8 +11,10 @@ endif()
 
 find_program(HEDDLE_CCACHE ccache)
 if(PROJECT_IS_TOP_LEVEL AND HEDDLE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${HEDDLE_CCACHE})
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${HEDDLE_CCACHE})
+  set(ccache ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${HEDDLE_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${ccache})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${ccache})
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)  # else it can't see what is precompiled
 endif()
 
 # A sum must have one value on every backend, so a fused multiply-add is written out where it is meant.
@@ -49,12 +51,16 @@ if(HEDDLE_TESTS)
     "$<$<COMPILE_LANGUAGE:CXX>:-Werror>" "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>")
 endif()
 
-# What most of the compile time of a small file goes to, compiled once.
+# What most of the compile time of a small file goes to, compiled once. Without (preset cuda), an #include that is missing is found.
+option(HEDDLE_PCH "Precompile common headers" ON)
 set(heddle_common_headers <fmt/format.h> <fmt/ranges.h> <algorithm> <array> <atomic> <chrono> <functional> <map> <memory> <mutex>
   <optional> <span> <string> <thread> <utility> <vector>)
 
 # Compiles the common headers and more for the C++ files of a target.
 function(heddle_precompile target)
+  if(NOT HEDDLE_PCH)
+    return()
+  endif()
   set(headers ${ARGN} ${heddle_common_headers})
   list(TRANSFORM headers REPLACE "(.+)" "$<$<COMPILE_LANGUAGE:CXX>:\\1>")
   target_precompile_headers(${target} PRIVATE ${headers})
@@ -62,6 +68,9 @@ endfunction()
 
 # Lets a program use what was compiled for a library: so it has to be compiled as if it were one.
 function(heddle_precompile_as program library)
+  if(NOT HEDDLE_PCH)
+    return()
+  endif()
   set_target_properties(${program} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_compile_options(${program} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
   target_precompile_headers(${program} REUSE_FROM ${library})
