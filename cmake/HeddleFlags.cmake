@@ -51,7 +51,7 @@ if(HEDDLE_TESTS)
     "$<$<COMPILE_LANGUAGE:CXX>:-Werror>" "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>")
 endif()
 
-# What most of the compile time of a small file goes to, compiled once. Without (preset cuda), an #include that is missing is found.
+# What most of the compile time of a small file goes to, compiled once. Only without does a missing #include show.
 option(HEDDLE_PCH "Precompile common headers" ON)
 set(heddle_common_headers <fmt/format.h> <fmt/ranges.h> <algorithm> <array> <atomic> <chrono> <functional> <map> <memory> <mutex>
   <optional> <span> <string> <thread> <utility> <vector>)

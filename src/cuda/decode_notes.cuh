@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cuda/decode_block.cuh"
+#include "protocol/call_header.hpp"
 
 namespace heddle {
 

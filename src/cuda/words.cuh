@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "protocol/await.hpp"
+#include "protocol/call_header.hpp"
 
 namespace heddle {
 

@@ -7,6 +7,8 @@
 #include <cstdint>
 
 #include "protocol/call.hpp"
+#include "protocol/call_header.hpp"
+#include "protocol/call_rows.hpp"
 #include "protocol/combine_args.hpp"
 #include "protocol/combine_rounds.hpp"
 

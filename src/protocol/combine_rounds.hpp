@@ -11,6 +11,7 @@
 
 #include "device/told.hpp"
 #include "protocol/call.hpp"
+#include "protocol/call_header.hpp"
 #include "protocol/combine_args.hpp"
 #include "protocol/combine_rows.hpp"
 #include "protocol/pieces.hpp"

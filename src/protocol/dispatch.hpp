@@ -8,6 +8,8 @@
 #include <cstdint>
 
 #include "protocol/call.hpp"
+#include "protocol/call_header.hpp"
+#include "protocol/call_rows.hpp"
 #include "protocol/dispatch_args.hpp"
 #include "protocol/dispatch_gaps.hpp"
 #include "protocol/dispatch_layout.hpp"

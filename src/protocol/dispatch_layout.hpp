@@ -5,7 +5,7 @@
 
 #include "device/block.hpp"
 #include "layout/first_row.hpp"
-#include "protocol/call.hpp"
+#include "protocol/call_header.hpp"
 #include "protocol/dispatch_args.hpp"
 
 namespace heddle {

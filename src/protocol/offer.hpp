@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "protocol/call.hpp"
+#include "protocol/call_header.hpp"
 #include "protocol/dispatch_layout.hpp"
 
 namespace heddle {

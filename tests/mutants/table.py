@@ -19,7 +19,7 @@ MUTANTS = [
     Mutant("I2", "rows are read when their header is there", "protocol/dispatch.hpp",
            "      await_rows(port_, call_, source, puts_until(source, round), deadline);",
            "      (void)deadline;"),
-    Mutant("I2", "the header before is taken for this one", "protocol/call.hpp",
+    Mutant("I2", "the header before is taken for this one", "protocol/call_header.hpp",
            ".wanted = state.headers_wanted, .deadline", ".wanted = state.headers_wanted - 1, .deadline"),
     Mutant("I3", "a token is summed before its last result", "protocol/combine.hpp",
            "if (coop_.lane() == 0) await_rows(port_, call_, owner, rows, deadline);",
@@ -47,11 +47,11 @@ MUTANTS = [
     });
     for (int source = 0; source < topo_.world; ++source) place_round(source, round);
 """),
-    Mutant("I7", "a refuser frees the lane before all rows have landed", "protocol/call.hpp",
+    Mutant("I7", "a refuser frees the lane before all rows have landed", "protocol/call_rows.hpp",
            "await_rows(port, call, source, call.state->count[source], deadline);", "(void)deadline;"),
-    Mutant("I7", "a refuser gives one credit for all rounds", "protocol/call.hpp",
+    Mutant("I7", "a refuser gives one credit for all rounds", "protocol/call_rows.hpp",
            "    for (int round = 1; round < call.state->rounds[source]; ++round) give_credit(port, call, source);\n", ""),
-    Mutant("I7", "a refuser says that it takes part in offers", "protocol/call.hpp",
+    Mutant("I7", "a refuser says that it takes part in offers", "protocol/call_header.hpp",
            "offers_rows(call.ctx, call.shape) && !call.refusal.is_set();", "offers_rows(call.ctx, call.shape);"),
     Mutant("I9", "a wait has no deadline", "protocol/await.hpp",
            "  if (port.now() > wait.deadline) return FaultCode::timeout;\n", ""),

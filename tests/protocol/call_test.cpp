@@ -1,5 +1,7 @@
 // Lanes, credits, headers and refusals, one rank at a time (I2, I5-I7).
 #include "protocol/call.hpp"
+#include "protocol/call_header.hpp"
+#include "protocol/call_rows.hpp"
 
 #include "protocol/scripted_rank.hpp"
 

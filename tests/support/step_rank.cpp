@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/math.hpp"
-#include "protocol/call.hpp"
+#include "protocol/call_header.hpp"
 #include "support/dice.hpp"
 
 namespace heddle::testing {
