@@ -72,6 +72,7 @@ void DispatchCall::take_exact_outputs(int64_t received, int64_t rows) {
     take_outputs(received, rows);
   } catch (...) {
     args_.route.capacity = args_.out.rows = 0;
+    args_.out.x = nullptr;
     args_.offer = {};
     place(true);
     if (!calls_.backend().dispatch_receive(args_)) calls_.raise_fault();

@@ -71,10 +71,10 @@ class Dispatch {
     }
     drop_masked_rows(coop_, port_.local(), a_);
     coop_.sync();
-    const bool drops = a_.out.ready.is_set() && drops_rows(a_);
+    const bool held = a_.out.ready.is_set() && holds_tables(a_);
     if (a_.out.ready.is_set()) coop_.sync();  // all have looked
     leave_out_dropped(coop_, a_);
-    if (a_.out.ready.is_set()) finish_ready(drops);
+    if (a_.out.ready.is_set()) finish_ready(held);
     close_call(coop_, call_);
     return true;
   }
@@ -208,9 +208,9 @@ class Dispatch {
     }
   }
 
-  HEDDLE_HD void finish_ready(bool drops) const {
+  HEDDLE_HD void finish_ready(bool held) const {
     coop_.sync();
-    complete_ready(coop_, a_.out.ready, topo_.num_local(topo_.rank), drops);
+    complete_ready(coop_, a_.out.ready, topo_.num_local(topo_.rank), held);
   }
 
   HEDDLE_HD void place_round(int source, int round) const {

@@ -30,6 +30,10 @@ HEDDLE_HD inline bool drops_rows(const DispatchArgs& args) {
   return args.out.expert_offsets[topo.num_local(topo.rank)] > args.out.rows;
 }
 
+/// Whether the tables' piece of the experts is held back, as rows are left out of them at the end. Where the memory of the rows is not
+/// there yet, as in an exact call, or never comes, it is not.
+HEDDLE_HD inline bool holds_tables(const DispatchArgs& args) { return args.out.x != nullptr && drops_rows(args); }
+
 /// Of an expert in this call, where the plain steps place rows.
 HEDDLE_HD inline uint64_t ready_pieces(const DispatchArgs& args, int expert) {
   return static_cast<uint64_t>(args.out.counts[expert]) + 1;
@@ -98,7 +102,7 @@ class DispatchLayout {
 
   /// Counts are final unless rows are dropped: then they are at the call's end only, and so experts are ready no sooner.
   HEDDLE_HD void announce_tables() const {
-    if (a_.out.x != nullptr && drops_rows(a_)) return;
+    if (holds_tables(a_)) return;
     deal_lanes(coop_, 0, local_, [&](long expert) {
       add_ready(a_.out.ready.words + expert, ready_pieces(a_, static_cast<int>(expert)));
     });

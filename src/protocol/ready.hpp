@@ -33,7 +33,7 @@ HEDDLE_HD inline void add_ready(uint64_t* word, uint64_t pieces) {
 }
 
 /// Ends a call in which not all pieces come, as a source was masked: an expert of which some are there (the tables are) has not
-/// been told of. `all`: no expert has, as rows are dropped. All members, after they met.
+/// been told of. `all`: no expert has, as the tables were held back. All members, after they met.
 template <class Coop>
 HEDDLE_HD void complete_ready(const Coop& coop, const ReadyView& ready, int experts, bool all = false) {
   deal_lanes(coop, 0, experts, [&](long expert) {

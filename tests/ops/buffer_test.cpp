@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <cstring>
+#include <new>
 #include <thread>
 
 #include "base/dtype.hpp"
@@ -176,6 +177,38 @@ TEST(Buffer, ExpertsAreToldAsReady) {
     EXPECT_THROW(buffer.dispatch(batch.ids_view(), input, grouped), Error);  // the other rank never comes
     EXPECT_THAT(ready, ::testing::Each(::testing::Ge(5 * kCall)));  // so that nobody waits for experts of it
   });
+}
+
+// What is received without memory for it counts as one call, also for an expert without rows.
+TEST(Buffer, ExpertsOfACallWithoutMemoryAreToldOnce) {
+  for (const bool has_rows : {false, true}) {
+    on_ranks(2, {.experts = kExperts, .max_tokens = kTokens, .timeout = seconds(60)}, [has_rows](Buffer& buffer, Bootstrap&) {
+      const int rank = buffer.topology().rank;
+      Batch batch(rank);
+      for (int32_t& id : batch.ids) id = id == kExperts - 1 ? 0 : id;  // the last expert gets no row
+      constexpr int64_t kCall = int64_t{1} << 32;
+      std::vector<int64_t> ready(kExperts / 2);
+      DispatchInput input{.x = batch.x_view(), .scales = {}, .weights = {}};
+      input.expert_ready = view_of(ready.data(), DType::i64, {kExperts / 2});
+      const DispatchOptions grouped{.layout = Layout::expert_major};
+      const Plan plan = buffer.plan(batch.ids_view());
+      if (rank == 1) {
+        buffer.set_allocator([has_rows, rows = false](DType dtype, std::vector<int64_t> shape) mutable {
+          const bool is_x = dtype == DType::f32 && shape.size() == 2;
+          if (has_rows ? rows : is_x) throw std::bad_alloc();  // the rows, or what comes after them
+          rows = rows || is_x;
+          return allocate_host(dtype, std::move(shape));
+        });
+        EXPECT_THROW(buffer.dispatch(plan, input, grouped), std::bad_alloc) << has_rows;
+        buffer.set_allocator(allocate_host);
+      } else {
+        buffer.dispatch(plan, input, grouped);
+      }
+      EXPECT_EQ(ready, std::vector<int64_t>(kExperts / 2, kCall)) << "rank " << rank << ", has rows: " << has_rows;
+      buffer.dispatch(plan, input, grouped);
+      EXPECT_EQ(ready, std::vector<int64_t>(kExperts / 2, 2 * kCall)) << "rank " << rank;
+    });
+  }
 }
 
 TEST(Buffer, OneRanksWrongArgumentReachesAllRanks) {
