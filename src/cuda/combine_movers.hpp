@@ -138,7 +138,10 @@ class CombineBelt {
     return args.layout != Layout::token_major || own_results_stay(args);
   }
 
-  HEDDLE_HD void open() { belt_.open(); }
+  HEDDLE_HD void open() {
+    belt_.open();
+    bulk::fence_device();  // a kernel that still runs may have stored rows and signalled them
+  }
 
   HEDDLE_HD void note_out(const OutResult& result, int64_t base) {
     TermList<Coop> rows(coop_, belt_.next_rows());

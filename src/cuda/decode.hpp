@@ -36,8 +36,8 @@ struct DecodeState {
   OwedCredits owed;
   uint32_t repeats = 0;  // 1: a token names an expert twice, in a plan that the call in progress makes
   uint64_t lost = 0;     // bit r: a deadline masked rank r in the call in progress
-  uint64_t decided[kMostWordRanks] = {};  // decision_of() a source of a dispatch, in buffers that mask by deadline
-  uint64_t done[kMostDecodeBlocks] = {};  // mark_of() the launch that the block has finished
+  uint64_t decided[kMostWordRanks] = {};  // decide_source() of a dispatch, in buffers that mask by deadline
+  uint64_t done[kMostDecodeBlocks] = {};  // mark() of the launch that the block has finished
 };
 
 /// The phases of one launch.

@@ -91,13 +91,6 @@ class DecodeBlock {
     }
     return own;
   }
-  /// This warp's first item of those dealt on after `dealt` others.
-  __device__ static int first_after(int dealt) {
-    int item = worker() - dealt;
-#pragma unroll 1
-    while (item < 0) item += workers();
-    return item;
-  }
   __device__ static int divide(int number, const Divider& by) {
     return by.divisor == 1 ? number : static_cast<int>(__umulhi(static_cast<uint32_t>(number), by.reciprocal));
   }

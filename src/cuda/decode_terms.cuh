@@ -86,7 +86,6 @@ class DecodeTerms : protected DecodeCall {
     }
   }
 
-  /// False: the call has ended in a fault.
   const CombineArgs& a_;
   const int topk_;
   const Weights weights_;

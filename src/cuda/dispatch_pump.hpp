@@ -19,7 +19,7 @@ HEDDLE_HD inline bool has_pump(const DispatchArgs& args) {
   return dispatch_pieces(args.call, range_of(args.call).count).parts > 0;
 }
 
-/// Mover: DispatchLanes or DispatchBelt.
+/// Mover: DispatchLanes, DispatchBelt or CastBelt.
 template <template <class, class> class Mover, class Coop, class Port>
 class DispatchPump : Pump<Coop, Port> {
   using Base = Pump<Coop, Port>;

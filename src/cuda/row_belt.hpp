@@ -91,6 +91,7 @@ class RowBelt {
   HEDDLE_HD bool wait_bulk(const Seat& seat, const IsLate& is_late) const {
     bool here = bulk::is_open(gate(seat), seat.turn);
     while (!here && !is_late()) here = bulk::is_open(gate(seat), seat.turn);
+    if (!here) here = bulk::is_open(gate(seat), seat.turn);  // what came while the lane was held up is not late
     coop_.worker_sync();
     return here;
   }

@@ -70,6 +70,12 @@ __device__ bool goes_on(const Coop& coop, const Call& call) {
   return ok;
 }
 
+/// Where the host waits for the headers, it does not go on to the rows after a fault.
+template <class Coop>
+__device__ void headers_of_dispatch(const Coop& coop, const DirectPort& port, const DispatchArgs& args, const Site& site) {
+  if (!dispatch_headers(coop, port, args) && site.report != nullptr) give_up_experts(coop, args);
+}
+
 template <class Coop>
 __device__ void receive_dispatch(const Coop& coop, const DirectPort& port, const DispatchArgs& args, const Site& site) {
   const bool ok = goes_on(coop, args.call) && dispatch_receive(coop, port, args);
@@ -105,8 +111,8 @@ __device__ void receive_combine(const Coop& coop, const DirectPort& port, const 
     run_plan<Coop>(topo, plan, site);                                                                 \
   }                                                                                                   \
   HEDDLE_STEP(dispatch_send, coop, Coop, DispatchArgs, dispatch_send(own, port, args), (void)report)    \
-  HEDDLE_STEP(dispatch_headers, coop, Coop, DispatchArgs, dispatch_headers(own,                         \
-              port, args), report_sizes(args, report))                                                  \
+  HEDDLE_STEP(dispatch_headers, coop, Coop, DispatchArgs, headers_of_dispatch(own,                      \
+              port, args, site), report_sizes(args, report))                                                  \
   HEDDLE_STEP(dispatch_receive, coop, Coop, DispatchArgs, receive_dispatch(own,                         \
               port, args, site), report_drops(args, report))                                            \
   HEDDLE_STEP(combine_send, coop, Coop, CombineArgs, combine_send(own, port, args), (void)report)       \

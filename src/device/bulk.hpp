@@ -1,5 +1,5 @@
 // Rows that pass through a block's memory by bulk copies: one lane asks for many bytes, and no register holds them. On a
-// GPU of compute capability 9.0 and later; elsewhere has_bulk() is false and these functions are for tests.
+// GPU of compute capability 9.0 and later; elsewhere these functions are for tests.
 //   a lane   load() into block memory, counted by a gate; store() from there; commit() ends a group of the lane's stores
 //   lanes    copy_word() single words into block memory; commit_words() ends a group of them
 // Addresses and lengths of load() and store() are multiples of 16.

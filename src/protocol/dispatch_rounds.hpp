@@ -39,9 +39,6 @@ HEDDLE_HD inline int64_t rows_from(const Call& call, int source, int round) {
 HEDDLE_HD inline Pieces pieces_to(const Call& call, int peer) {
   return dispatch_pieces(call, call.state->direct_to[peer] ? 0 : range_of(call).count);
 }
-HEDDLE_HD inline Pieces pieces_from(const Call& call, int source) {
-  return dispatch_pieces(call, call.state->direct_from[source] ? 0 : range_of(call).count);
-}
 
 /// How a call's slots lie in a range, staged or in place.
 struct Carve {

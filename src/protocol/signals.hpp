@@ -21,11 +21,12 @@ struct SignalView {
   HEDDLE_HD bool is_needed(int expert, int i) const { return counts == nullptr || int64_t{i} * rows_each < counts[expert]; }
 };
 
-/// One lane's wait; false if the deadline passed or the host broke it off, which the ledger then says.
+/// One lane's wait; false if the deadline passed, the host broke it off or the rank is at fault, which the ledger then says.
 template <class Port>
 HEDDLE_HD bool await_signal(Port& port, const Context& ctx, const SignalView& view, int word, uint64_t deadline) {
   const uint32_t* at = view.words + word;
   for (int attempt = 0; load_acquire(at) < view.wanted; ++attempt) {
+    if (ctx.ledger->is_faulted()) return false;  // who makes the rows may have heard of it
     const bool interrupted = load_acquire(&ctx.ledger->interrupted) != 0;
     if (interrupted || port.now() > deadline) {
       claim_fault(ctx, {.code = interrupted ? FaultCode::interrupted : FaultCode::unready, .kind = Kind::combine,
