@@ -68,6 +68,7 @@ class CombineLanes {
   HEDDLE_HD static bool own_stay(const CombineArgs& args) { return own_results_stay(args); }
 
   HEDDLE_HD void open() {}
+  HEDDLE_HD bool is_sound() const { return true; }
 
   HEDDLE_HD void note_out(const OutResult& result, int64_t base) {
     peer_ = result.source;
@@ -114,14 +115,13 @@ class CombineLanes {
 
 /// Whether all rows and results may go by belts. For the host.
 HEDDLE_HD inline bool can_ride(const CombineArgs& args) {
-  const auto is_aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
   const Shape& shape = args.call.shape;
   const bool is_bf16 = shape.wire == DType::bf16 && shape.dtype == DType::bf16 && args.experts.dtype == DType::bf16;
   const int own = args.layout == Layout::token_major ? 1 : shape.topk;
   return is_bf16 && !shape.row_weights && !is_unreduced(shape) && args.hidden > 0 && args.hidden % 8 == 0 &&
          kMostBiases + args.call.ctx.topo.world + own <= kMostStagedRows && shape.topk <= kMostStagedRows &&
-         args.experts.x_stride % 16 == 0 && is_aligned(args.experts.x) && args.out.x_stride % 16 == 0 &&
-         is_aligned(args.out.x) && is_aligned(args.out.bias[0]) && is_aligned(args.out.bias[1]);
+         is_bulk(args.experts.x_stride) && is_bulk(args.experts.x) && is_bulk(args.out.x_stride) && is_bulk(args.out.x) &&
+         is_bulk(args.out.bias[0]) && is_bulk(args.out.bias[1]);
 }
 
 template <class Coop, class Port>
@@ -142,6 +142,7 @@ class CombineBelt {
     belt_.open();
     bulk::fence_device();  // a kernel that still runs may have stored rows and signalled them
   }
+  HEDDLE_HD bool is_sound() const { return belt_.is_sound(); }
 
   HEDDLE_HD void note_out(const OutResult& result, int64_t base) {
     TermList<Coop> rows(coop_, belt_.next_rows());

@@ -113,7 +113,7 @@ class CombinePump : Pump<Coop, Port> {
     if (call_.shape.weights == Weights::late) send_late_weights(coop_, port, args);
     if (meets_peers) meet_combine(own, port, args, state_);
     this->note(Moment::laid_out);
-    for (int round = 0; round == 0 || round < most_rounds(call_); ++round) {
+    for (int round = 0;; ++round) {
       if (round > 0 && !await_next_round(coop_, port_, call_, *state_, round)) return false;
       if (round > 0) Base::open();
       const bool ready = send_all(round);
@@ -121,13 +121,14 @@ class CombinePump : Pump<Coop, Port> {
       for (bool again = false;; again = true) {
         if (ready && this->moves()) receive(round, again);
         this->note(Moment::received);
-        if (!meet_after_round(coop_, call_, round)) return false;
+        if (!meet_after_round(coop_, call_)) return false;
         if (again || !fold_late(coop_, call_, *state_)) break;
         if (is_leader(coop_)) state_->start_round(topo_.world);
         Base::open();
         coop_.sync();
       }
       if (meets_peers) give_credits(own, port_, call_, round);
+      if (!has_next_round(coop_, call_, round)) break;
     }
     this->note(Moment::met);
     if (!meets_peers) return true;
@@ -198,7 +199,7 @@ class CombinePump : Pump<Coop, Port> {
   }
 
   HEDDLE_HD auto poster(int round) {
-    return [this, round](int peer, int64_t tag) { this->post(peer, round, tag); };
+    return [this, round](int peer, int64_t tag) { this->post(peer, round, tag, mover_.is_sound()); };
   }
 
   // --- as the tokens' source ---

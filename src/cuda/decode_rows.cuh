@@ -26,14 +26,6 @@ struct Moved {
   LaneHit hit;
 };
 
-__device__ __noinline__ inline void store_odd_columns(std::byte* to, uint4 left) {
-#pragma unroll 1
-  for (int i = 0; i < 16; ++i) {
-    to[i] = static_cast<std::byte>(left.x);
-    left = make_uint4(left.x >> 8 | left.y << 24, left.y >> 8 | left.z << 24, left.z >> 8 | left.w << 24, left.w >> 8);
-  }
-}
-
 /// By all lanes: a piece of each lane's expert; null: it has none.
 __device__ __noinline__ inline void add_ready_apart(uint64_t* word, uint64_t pieces) {
   __syncwarp();
@@ -73,7 +65,7 @@ class DecodeRows : protected DecodePlaces {
       std::byte* x = of_lane(own_x, column) + lane() * kWordBytes;
       uint32_t* scales = of_lane(own_scales, column);
       if (lane() < payload && is_aligned) *reinterpret_cast<uint4*>(x) = columns;
-      else if (lane() < payload) store_odd_columns(x, columns);
+      else if (lane() < payload) store_odd(x, columns);
       if (lane() < words) scales[word_at] = scale;
     }
     if (part == 0) place_route(moved.source, i, moved.token, row, hit);

@@ -158,14 +158,6 @@ class PartSummer {
       else store_odd(to, packed);
     }
   }
-  __device__ static void store_odd(std::byte* to, const uint4& packed) {
-    uint4 left = packed;
-#pragma unroll 1
-    for (int i = 0; i < 8; ++i) {
-      reinterpret_cast<uint16_t*>(to)[i] = static_cast<uint16_t>(left.x);
-      left = make_uint4(left.x >> 16 | left.y << 16, left.y >> 16 | left.z << 16, left.z >> 16 | left.w << 16, left.w >> 16);
-    }
-  }
 
  private:
   const CombineArgs& a_;

@@ -54,6 +54,7 @@ class DispatchLanes {
         expert_row_(board->near_rows(args)) {}
 
   HEDDLE_HD void open() {}
+  HEDDLE_HD bool is_sound() const { return true; }
   HEDDLE_HD void begin_batch_row(Ride&) {}
   HEDDLE_HD void begin_slot(Ride&, const std::byte*, const Carve&) {}
 
@@ -96,9 +97,6 @@ HEDDLE_HD inline BeltShape belt_of(const DispatchArgs& args) {
   return BeltShape::of(batch_row_bytes(shape) + (staged < in_place ? in_place : staged));
 }
 
-HEDDLE_HD inline bool is_bulk(int64_t bytes) { return bytes % 16 == 0; }
-HEDDLE_HD inline bool is_bulk(const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; }
-
 /// Whether a row's scales may go to the output by bulk copies.
 HEDDLE_HD inline bool scales_leave(const DispatchArgs& args) {
   const ScaleView& scales = args.out.scales;
@@ -126,9 +124,11 @@ class BeltMover {
   HEDDLE_HD BeltMover(const Coop& coop, Port& port, const DispatchArgs& args, DispatchBoard<Port>* board, int worker, int workers)
       : coop_(coop), port_(port), a_(args), experts_(LocalExperts::of(args.call.ctx.topo)),
         expert_row_(board->near_rows(args)), slot_(Slot::of(args.call.shape)),
-        scales_leave_(!kCasts || scales_leave(args)), belt_(coop, reinterpret_cast<std::byte*>(board + 1), belt_of(args), worker, workers) {}
+        scales_leave_(!kCasts || scales_leave(args)), 
+        belt_(coop, port, args.call, reinterpret_cast<std::byte*>(board + 1), belt_of(args), worker, workers) {}
 
   HEDDLE_HD void open() { belt_.open(); }
+  HEDDLE_HD bool is_sound() const { return belt_.is_sound(); }
 
   HEDDLE_HD void begin_batch_row(Ride& ride) {
     ride.seat = next_seat();
@@ -169,7 +169,7 @@ class BeltMover {
 
   /// `others`: a later row has begun.
   HEDDLE_HD void hand_out(const Ride& ride, const Carve& carve, int64_t base, bool others) {
-    wait(ride.seat, others);
+    belt_.await(ride.seat, others);
     if constexpr (kCasts) cast(ride.seat);
     bulk::fence_block();
     coop_.worker_sync();
@@ -192,7 +192,7 @@ class BeltMover {
   }
 
   HEDDLE_HD void hand_in(const Ride& ride, const std::byte*, const Carve&, bool others) {
-    wait(ride.seat, others);
+    belt_.await(ride.seat, others);
     const std::byte* slot = belt_.at(ride.seat);
     if (kCasts && ride.token >= 0) {
       cast(ride.seat);
@@ -221,7 +221,8 @@ class BeltMover {
  private:
   HEDDLE_HD Seat next_seat() {
     bulk::wait_reads();   // of the row before the one that has begun
-    coop_.worker_sync();  // by all lanes
+    bulk::fence_block();  // what the lanes did to it comes before the loads of this one
+    coop_.worker_sync();
     return belt_.next();
   }
 
@@ -260,16 +261,7 @@ class BeltMover {
       bulk::expect(belt_.gate(seat), payload_bytes());
       bulk::load(belt_.gate(seat), belt_.at(seat), a_.out.x + row * payload_bytes(), payload_bytes());
     });
-    wait(seat, true);
-  }
-
-  HEDDLE_HD void wait(const Seat& seat, bool others) const {
-    uint64_t deadline = 0;  // from the first look on that found nothing
-    const auto is_late = [&] {
-      if (deadline == 0) deadline = port_.now() + a_.call.ctx.timeout_ns;
-      return port_.now() > deadline;
-    };
-    if (!belt_.wait(seat, others, is_late)) claim_late_ride(a_.call);
+    belt_.await(seat, true);
   }
 
   const Coop& coop_;
@@ -279,7 +271,7 @@ class BeltMover {
   const int32_t* expert_row_;
   Slot slot_;
   bool scales_leave_;
-  RowBelt<Coop> belt_;
+  RowBelt<Coop, Port> belt_;
 };
 
 template <class Coop, class Port>

@@ -43,14 +43,15 @@ class DispatchPump : Pump<Coop, Port> {
     this->note_call();
     if (meets_peers) meet_dispatch(own, near_port(), near_args(), state_);
     this->note(Moment::laid_out);
-    for (int round = 0; round == 0 || round < most_rounds(call_); ++round) {
+    for (int round = 0;; ++round) {
       if (round > 0 && !await_next_round(coop_, port_, call_, *state_, round)) return false;
       if (round > 0) Base::open();
       move(round);
       this->note(Moment::received);
-      if (!meet_after_round(coop_, call_, round)) return false;
+      if (!meet_after_round(coop_, call_)) return false;
       fold_late(coop_, call_, *state_);
       if (meets_peers) give_credits(own, port_, call_, round);
+      if (!has_next_round(coop_, call_, round)) break;
     }
     this->note(Moment::met);
     drop_if_masked(coop_, port_.local(), near_args());
@@ -163,15 +164,20 @@ class DispatchPump : Pump<Coop, Port> {
       return true;
     });
     mover_.finish();
-    if (handed_.peer >= 0) this->post(handed_.peer, round, handed_.place);
+    post(handed_, round);
+  }
+
+  HEDDLE_HD void post(const PairPlace& row, int round) {
+    if (row.peer >= 0) Base::post(row.peer, round, row.place, mover_.is_sound());
   }
 
   HEDDLE_HD void hand_out(const Ride& ride, int round, bool others) {
     const PairRun& run = this->board_->out[ride.peer];
     mover_.hand_out(ride, carves_[run.direct], run.base, others);
-    if (!decltype(mover_)::kPostsLate) return this->post(ride.peer, round, ride.place);
-    if (handed_.peer >= 0) this->post(handed_.peer, round, handed_.place);
-    handed_ = {ride.peer, ride.place};
+    const PairPlace row{ride.peer, ride.place};
+    if (!decltype(mover_)::kPostsLate) return post(row, round);
+    post(handed_, round);
+    handed_ = row;
   }
 
   // --- rows in ---

@@ -178,8 +178,9 @@ class Pump {
   HEDDLE_HD int64_t tag_of(int source, int64_t tag) const {
     return call_.ctx.window.tags(call_.shape.kind, lane_, source) + tag * int64_t{sizeof(uint64_t)};
   }
-  HEDDLE_HD void post(int peer, int round, int64_t tag) {
-    desk_.post(peer, tag_of(call_.ctx.topo.rank, tag), tag_value(seq_, round));
+  /// `is_sound`, of lane 0: if not, the peer is left to wait.
+  HEDDLE_HD void post(int peer, int round, int64_t tag, bool is_sound) {
+    desk_.post(peer, tag_of(call_.ctx.topo.rank, tag), tag_value(seq_, round), is_sound);
   }
 
   HEDDLE_HD int64_t most_of_others(const PairRun* runs) const {
@@ -213,11 +214,11 @@ class Pump {
   }
 
   /// When all posts of this block are out: true for the worker of the last block, whose lanes then add the round's rows
-  /// to the peers' counters.
+  /// to the peers' counters; for none if the call has ended in a fault here.
   HEDDLE_HD bool is_last_sender() const {
     coop_.worker_sync();
     const uint64_t before = desk_.tell(coop_.lane() == 0 ? add_in_turn(&state_->blocks_sent, 1) : 0);
-    return before + 1 == static_cast<uint64_t>(coop_.blocks());
+    return before + 1 == static_cast<uint64_t>(coop_.blocks()) && !call_.ctx.ledger->is_faulted();
   }
 
   HEDDLE_HD void note(Moment moment) const {
@@ -265,14 +266,19 @@ HEDDLE_HD bool await_next_round(const Coop& coop, Port& port, const Call& call, 
   return settle(coop, call.ctx);
 }
 
-/// All members have done their part of a round. False: fault. Nobody goes on to what may fault before all have looked,
-/// if anything comes after this round.
+/// All members have done their part of a round. False: fault.
 template <class Coop>
-HEDDLE_HD bool meet_after_round(const Coop& coop, const Call& call, int round) {
+HEDDLE_HD bool meet_after_round(const Coop& coop, const Call& call) {
   coop.sync();
-  const bool ok = !call.ctx.ledger->is_faulted();
-  if (round + 1 < most_rounds(call)) coop.sync();
-  return ok;
+  return !call.ctx.ledger->is_faulted();
+}
+
+/// All members, after they met. Nobody goes on to what may fault, or mask a peer, before all have looked.
+template <class Coop>
+HEDDLE_HD bool has_next_round(const Coop& coop, const Call& call, int round) {
+  const bool more = round + 1 < most_rounds(call);
+  if (more) coop.sync();
+  return more;
 }
 
 /// By the block that meets the peers.

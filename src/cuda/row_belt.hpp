@@ -46,12 +46,13 @@ HEDDLE_HD HEDDLE_APART inline void claim_late_ride(const Call& call) {
                          .peer = call.ctx.topo.rank, .seq = call.state->seq, .hash = call.shape.hash()});
 }
 
-template <class Coop>
+template <class Coop, class Port>
 class RowBelt {
  public:
   /// `memory` is the block's, aligned to kBeltAlign.
-  HEDDLE_HD RowBelt(const Coop& coop, std::byte* memory, const BeltShape& shape, int worker, int workers)
-      : coop_(coop), gates_(reinterpret_cast<BulkGate*>(memory) + worker * kBeltStages),
+  HEDDLE_HD RowBelt(const Coop& coop, Port& port, const Call& call, std::byte* memory, const BeltShape& shape, int worker,
+                    int workers)
+      : coop_(coop), port_(port), call_(call), gates_(reinterpret_cast<BulkGate*>(memory) + worker * kBeltStages),
         stages_(memory + shape.gate_bytes(workers) + int64_t{worker} * kBeltStages * shape.stage_bytes),
         stage_bytes_(static_cast<int>(shape.stage_bytes)) {}
 
@@ -78,23 +79,30 @@ class RowBelt {
   /// For a second load of the same row, after the first was waited for.
   HEDDLE_HD Seat again(const Seat& seat) { return take(seat.stage); }
 
-  /// Until the row's loads are there: those of all lanes. `others`: the words of a later row are on their way, too. False:
-  /// it is late.
-  template <class IsLate>
-  HEDDLE_HD bool wait(const Seat& seat, bool others, const IsLate& is_late) const {
+  /// Until the row's loads are there: those of all lanes. `others`: the words of a later row are on their way, too.
+  HEDDLE_HD void await(const Seat& seat, bool others) {
     if (others) bulk::wait_words_but_one();
     else bulk::wait_words();
-    return wait_bulk(seat, is_late);
+    await_bulk(seat);
   }
   /// The same where no words were asked for.
-  template <class IsLate>
-  HEDDLE_HD bool wait_bulk(const Seat& seat, const IsLate& is_late) const {
+  HEDDLE_HD void await_bulk(const Seat& seat) {
     bool here = bulk::is_open(gate(seat), seat.turn);
-    while (!here && !is_late()) here = bulk::is_open(gate(seat), seat.turn);
-    if (!here) here = bulk::is_open(gate(seat), seat.turn);  // what came while the lane was held up is not late
+    uint64_t deadline = 0;  // from the first look on that found nothing
+    for (bool is_late = false; !here && !is_late;) {
+      const uint64_t now = port_.now();
+      if (deadline == 0) deadline = now + call_.ctx.timeout_ns;
+      is_late = now > deadline;
+      here = bulk::is_open(gate(seat), seat.turn);  // what came while the lane was held up is not late
+    }
     coop_.worker_sync();
-    return here;
+    if (here) return;
+    is_sound_ = false;
+    claim_late_ride(call_);
   }
+
+  /// By lane 0: false once a row was late; then nobody may hear of what was handed on.
+  HEDDLE_HD bool is_sound() const { return is_sound_; }
 
  private:
   HEDDLE_HD Seat take(int stage) {
@@ -104,11 +112,14 @@ class RowBelt {
   }
 
   const Coop& coop_;
+  Port& port_;
+  const Call& call_;
   BulkGate* gates_;
   std::byte* stages_;
   int stage_bytes_;
   int stage_ = 0;
   uint32_t turns_ = 0;
+  bool is_sound_ = true;
 };
 
 }  // namespace heddle

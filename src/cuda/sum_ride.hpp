@@ -61,10 +61,11 @@ template <class Coop, class Port>
 class SumBelt {
  public:
   HEDDLE_HD SumBelt(const Coop& coop, Port& port, const Call& call, std::byte* memory, int64_t row_bytes, int worker, int workers)
-      : coop_(coop), port_(port), call_(call), lists_(reinterpret_cast<SumLists*>(memory) + worker),
-        row_bytes_(static_cast<int>(row_bytes)), belt_(coop, memory + SumShape::list_bytes(workers), SumShape::belt(), worker, workers) {}
+      : coop_(coop), lists_(reinterpret_cast<SumLists*>(memory) + worker), row_bytes_(static_cast<int>(row_bytes)),
+        belt_(coop, port, call, memory + SumShape::list_bytes(workers), SumShape::belt(), worker, workers) {}
 
   HEDDLE_HD void open() { belt_.open(); }
+  HEDDLE_HD bool is_sound() const { return belt_.is_sound(); }
 
   /// The list of the next ride's rows.
   HEDDLE_HD Term* next_rows() const { return lists_->jobs[next_].rows; }
@@ -141,24 +142,13 @@ class SumBelt {
   /// Columns of the oldest stage.
   HEDDLE_HD void sum(const SumRide& ride, int from, int bytes) {
     const Seat seat = belt_.seat(summed_parts_++);
-    wait(seat);
+    belt_.await_bulk(seat);
     sum_staged(coop_, {.out = ride.out + from, .at = belt_.at(seat), .stride = ride.part, .columns = bytes / 2, .rows = ride.rows,
                        .biases = ride.biases, .own = ride.own, .own_end = ride.own_end, .terms = lists_->jobs[next_ ^ 1].rows});
     coop_.worker_sync();
   }
 
-  HEDDLE_HD void wait(const Seat& seat) const {
-    uint64_t deadline = 0;  // from the first look on that found nothing
-    const auto is_late = [&] {
-      if (deadline == 0) deadline = port_.now() + call_.ctx.timeout_ns;
-      return port_.now() > deadline;
-    };
-    if (!belt_.wait_bulk(seat, is_late)) claim_late_ride(call_);
-  }
-
   const Coop& coop_;
-  Port& port_;
-  const Call& call_;
   SumLists* lists_;
   int row_bytes_;
   int next_ = 0;  // of the two jobs
@@ -167,7 +157,7 @@ class SumBelt {
   int asked_ = 0;           // bytes of each of its rows
   uint32_t asked_parts_ = 0;
   uint32_t summed_parts_ = 0;
-  RowBelt<Coop> belt_;
+  RowBelt<Coop, Port> belt_;
 };
 
 }  // namespace heddle

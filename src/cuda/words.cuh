@@ -36,6 +36,15 @@ __device__ inline void send_word(std::byte* at, const uint4& data) {
   store_word(at, {~low, ~high});
 }
 
+/// To a place that is not aligned. Apart: it is rare, and takes registers.
+__device__ __noinline__ inline void store_odd(std::byte* to, uint4 left) {
+#pragma unroll 1
+  for (int i = 0; i < 16; ++i) {
+    to[i] = static_cast<std::byte>(left.x);
+    left = make_uint4(left.x >> 8 | left.y << 24, left.y >> 8 | left.z << 24, left.z >> 8 | left.w << 24, left.w >> 8);
+  }
+}
+
 __device__ inline uint64_t load_tagged(const std::byte* at) { return load_relaxed(reinterpret_cast<const uint64_t*>(at)); }
 __device__ inline void store_tagged(std::byte* at, uint64_t word) { store_relaxed(reinterpret_cast<uint64_t*>(at), word); }
 

@@ -84,12 +84,13 @@ class Desk {
     return board_->told[worker_];
   }
 
-  /// The word of the port's peer will show `value` once all that this worker has stored so far is there.
-  HEDDLE_HD void post(int peer, int64_t offset, uint64_t value) {
+  /// The word of the port's peer will show `value` once all that this worker has stored so far is there; never, if lane 0
+  /// finds it not sound.
+  HEDDLE_HD void post(int peer, int64_t offset, uint64_t value, bool is_sound = true) {
     coop_.worker_sync();
     const int box = worker_ * kMailboxes + turn_;
     turn_ = (turn_ + 1) % kMailboxes;
-    if (coop_.lane() != 0) return;
+    if (coop_.lane() != 0 || !is_sound) return;
     if (!has_publisher()) return port_.mark(peer, offset, value);
     Mailbox& mailbox = board_->boxes[box];
     Patience patience(patience_ns_);  // the publisher waits for nobody

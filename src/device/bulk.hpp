@@ -22,6 +22,10 @@ struct BulkGate {
   uint64_t word = 0;
 };
 
+/// Whether a place or a length is one of load() and store().
+HEDDLE_HD inline bool is_bulk(int64_t bytes) { return bytes % 16 == 0; }
+HEDDLE_HD inline bool is_bulk(const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; }
+
 namespace bulk {
 
 #if HEDDLE_ON_DEVICE && __CUDA_ARCH__ >= 900
