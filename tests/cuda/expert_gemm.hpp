@@ -6,6 +6,6 @@
 namespace heddle::testing {
 
 /// On this GPU, on a stream of its own.
-StartGemm gpu_gemms(int device);
+MakeGemm gpu_gemms(int device);
 
 }  // namespace heddle::testing

@@ -64,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(All, ReadyCases, ::testing::ValuesIn(grouped_cases()),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 TEST(Ready, AGemmBeginsWithAnExpertWhileAnothersRowsAreMissing) {
-  expect_gemm_beside_held_rows(make_cpu_machine, start_cpu_gemm, false);
+  expect_gemm_beside_held_rows(make_cpu_machine, make_cpu_gemm, false);
 }
 
 }  // namespace

@@ -20,10 +20,11 @@ using std::chrono::steady_clock;
 
 class CpuGemm : public ExpertGemm {
  public:
-  explicit CpuGemm(const GemmArgs& args) : a_(args), done_(static_cast<size_t>(args.experts)) {
-    for (int expert = 0; expert < args.experts; ++expert) threads_.emplace_back([this, expert] { run(expert); });
-  }
+  explicit CpuGemm(const GemmArgs& args) : a_(args), done_(static_cast<size_t>(args.experts)) {}
   ~CpuGemm() override { join(); }
+  void start() override {
+    for (int expert = 0; expert < a_.experts; ++expert) threads_.emplace_back([this, expert] { run(expert); });
+  }
   bool is_done(int expert) const override { return done_[static_cast<size_t>(expert)] != 0; }
   bool finish() override {
     join();
@@ -104,9 +105,9 @@ void expect_product(StepRank& rank, const spec::World& world, const GemmArgs& ge
 
 }  // namespace
 
-std::unique_ptr<ExpertGemm> start_cpu_gemm(const GemmArgs& args) { return std::make_unique<CpuGemm>(args); }
+std::unique_ptr<ExpertGemm> make_cpu_gemm(const GemmArgs& args) { return std::make_unique<CpuGemm>(args); }
 
-void expect_gemm_beside_held_rows(const MakeMachine& make, const StartGemm& start, bool words) {
+void expect_gemm_beside_held_rows(const MakeMachine& make, const MakeGemm& make_gemm, bool words) {
   const spec::World world = held_world();
   const DispatchCase slab{.layout = Layout::slab, .quantise = Quantise::fp8_pow2, .max_tokens = kGroup / kRanks,
                           .tells_ready = true};
@@ -119,7 +120,8 @@ void expect_gemm_beside_held_rows(const MakeMachine& make, const StartGemm& star
     rank.plan();
     rank.prepare_dispatch(slab);
     const GemmArgs args = own == kReader ? gemm_of(rank, world) : GemmArgs{};
-    group.barrier("nobody allocates while the GEMM waits");
+    const auto gemm = own == kReader ? make_gemm(args) : nullptr;
+    group.barrier("nobody allocates while others' kernels wait");
     if (own != kReader) {
       EXPECT_TRUE(rank.machine().backend().dispatch(rank.dispatch_args()));
       if (own != kWriter) return group.barrier("the GEMM is over");
@@ -134,7 +136,7 @@ void expect_gemm_beside_held_rows(const MakeMachine& make, const StartGemm& star
       held.deliver_rows();
       return group.barrier("the GEMM is over");
     }
-    const auto gemm = start(args);
+    gemm->start();
     shared = gemm.get();
     EXPECT_TRUE(rank.machine().backend().dispatch(rank.dispatch_args()));
     is_over = true;

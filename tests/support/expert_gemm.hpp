@@ -41,20 +41,21 @@ struct GemmArgs {
 class ExpertGemm {
  public:
   virtual ~ExpertGemm() = default;
+  virtual void start() = 0;
   virtual bool is_done(int expert) const = 0;
   /// Returns when all experts are; false: it gave up waiting for one.
   virtual bool finish() = 0;
 };
 
-using StartGemm = std::function<std::unique_ptr<ExpertGemm>(const GemmArgs&)>;
+using MakeGemm = std::function<std::unique_ptr<ExpertGemm>(const GemmArgs&)>;
 
 /// A thread an expert.
-std::unique_ptr<ExpertGemm> start_cpu_gemm(const GemmArgs&);
+std::unique_ptr<ExpertGemm> make_cpu_gemm(const GemmArgs&);
 
 inline constexpr int kGemmSeconds = 15;
 
 /// Three ranks: rank 2 alone has rows for the second expert of rank 0, and they are held back until the GEMM has done the
 /// first. Fails unless it does, and with the right numbers.
-void expect_gemm_beside_held_rows(const MakeMachine&, const StartGemm&, bool words);
+void expect_gemm_beside_held_rows(const MakeMachine&, const MakeGemm&, bool words);
 
 }  // namespace heddle::testing
