@@ -89,7 +89,16 @@ Setups by_pinned_memory(const Setup& like, int) {
   Setup setup = like;
   setup.path = CudaPath::pinned;
   setup.name = "pinned host memory";
-  return each_operation(setup);
+  Setups all = each_operation(setup);
+  const std::pair<const char*, ResultWire> wires[] = {{"fp8 wire", ResultWire::fp8}, {"logfmt10 wire", ResultWire::logfmt10}};
+  for (const auto& [name, wire] : wires) {
+    setup.combine.wire = wire;
+    setup.name = fmt::format("pinned host memory, {}", name);
+    for (const Setup& one : each_operation(setup)) {
+      if (one.operation.is_combine) all.push_back(one);
+    }
+  }
+  return all;
 }
 
 Setups plan_alone(const Setup& like, int most) {
@@ -146,7 +155,9 @@ Setups by_options(const Setup& like, int) {
     combined("", {});
     combined("one bias", {.biases = 1});
     combined("two biases", {.biases = 2});
-    combined("fp32 wire", {.wire = DType::f32});
+    combined("fp32 wire", {.wire = ResultWire::float32});
+    combined("fp8 wire", {.wire = ResultWire::fp8});
+    combined("logfmt10 wire", {.wire = ResultWire::logfmt10});
     combined("row weights", {.row_weights = true});
     if (layout.layout != Layout::expert_major) continue;
     combined("weighted", {.weights = Weights::at_owner});

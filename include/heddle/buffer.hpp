@@ -149,7 +149,7 @@ struct CombineInput {
 
 struct CombineOptions {
   bool weighted = false;     // multiply with the weights given to the dispatch; expert-major and slab
-  bool float32_wire = false; // partial sums cross the wire in FP32
+  ResultWire wire = ResultWire::usual;
   std::optional<DType> out_dtype;  // default: x's
   TensorView out;            // optional [T, H] to write to
   Placement on;

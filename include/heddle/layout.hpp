@@ -1,5 +1,7 @@
-// The choices of a dispatch.
+// The choices of a dispatch and of a combine.
 #pragma once
+
+#include <heddle/macros.hpp>
 
 #include <cstdint>
 
@@ -27,5 +29,15 @@ enum class Quantise : uint8_t {
   mxfp8 = 5,     // e4m3 and an exponent byte for each 32 channels, packed likewise
   nvfp4 = 6      // e2m1, two to a byte, and an e4m3 scale for each 16 channels, packed likewise; see global_scale
 };
+
+/// What of a combine crosses the wire. Values travel in headers: never renumber. Narrow ones lose what src/device/pack.hpp says.
+enum class ResultWire : uint8_t {
+  usual = 0,    // partial sums in the result's dtype; rows that travel alone in theirs
+  float32 = 1,
+  fp8 = 2,      // e4m3 and an FP32 scale for each 128 columns: 8.25 bits a column
+  logfmt10 = 3  // a sign and a 9-bit logarithm between the block's smallest and largest: 10.25 bits
+};
+
+constexpr HEDDLE_HD bool is_packed(ResultWire wire) { return wire == ResultWire::fp8 || wire == ResultWire::logfmt10; }
 
 }  // namespace heddle

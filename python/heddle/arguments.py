@@ -40,9 +40,9 @@ def dispatch_options(
 
 
 @lru_cache(maxsize=256, typed=True)
-def combine_options(weighted: bool, float32_wire: bool, out_dtype: str | None) -> _core.CombineOptions:
+def combine_options(weighted: bool, wire: str, out_dtype: str | None) -> _core.CombineOptions:
     """As dispatch_options()."""
-    return _core.CombineOptions(weighted=weighted, float32_wire=float32_wire, out_dtype=out_dtype)
+    return _core.CombineOptions(weighted=weighted, wire=wire, out_dtype=out_dtype)
 
 
 def is_handle(route: object) -> bool:

@@ -36,6 +36,13 @@ constexpr Words<ScaleLayout, 2> kScaleLayouts{{
     {"tiles", ScaleLayout::tiles},
 }};
 
+constexpr Words<ResultWire, 4> kResultWires{{
+    {"usual", ResultWire::usual},
+    {"float32", ResultWire::float32},
+    {"fp8", ResultWire::fp8},
+    {"logfmt10", ResultWire::logfmt10},
+}};
+
 template <class Value, size_t N>
 Value find(const char* argument, std::string_view word, const Words<Value, N>& words) {
   std::string legal;
@@ -61,9 +68,8 @@ void make_dispatch(DispatchOptions* options, const std::string& layout, int alig
                                 .wide_ids = wide_ids};
 }
 
-void make_combine(CombineOptions* options, bool weighted, bool float32_wire,
-                  const std::optional<std::string>& out_dtype) {
-  new (options) CombineOptions{.weighted = weighted, .float32_wire = float32_wire};
+void make_combine(CombineOptions* options, bool weighted, const std::string& wire, const std::optional<std::string>& out_dtype) {
+  new (options) CombineOptions{.weighted = weighted, .wire = find("wire", wire, kResultWires)};
   if (out_dtype) options->out_dtype = parse_dtype(*out_dtype);
 }
 
@@ -75,8 +81,7 @@ void bind_options(nb::module_& m) {
            nb::arg("scale_layout"), nb::arg("fixed_size"), nb::arg("capacity"), nb::arg("max_tokens"),
            nb::arg("zero_padding"), nb::arg("drop_overflow"), nb::arg("wide_ids"));
   nb::class_<CombineOptions>(m, "CombineOptions")
-      .def("__init__", &make_combine, nb::kw_only(), nb::arg("weighted"), nb::arg("float32_wire"),
-           nb::arg("out_dtype").none());
+      .def("__init__", &make_combine, nb::kw_only(), nb::arg("weighted"), nb::arg("wire"), nb::arg("out_dtype").none());
 }
 
 }  // namespace heddle::python

@@ -1,6 +1,7 @@
 #include "device/rows.hpp"
 
 #include "base/error.hpp"
+#include "device/pack.hpp"
 #include "device/rows_variant.hpp"
 
 namespace heddle {
@@ -14,9 +15,10 @@ void check_float(const char* argument, DType dtype) {
 }  // namespace
 
 void host_sum_rows(const SumArgs& args, const Term* terms, int num_terms) {
-  check_float("in_dtype", args.in_dtype);
-  check_float("out_dtype", args.out_dtype);
+  if (!is_packed(args.in_wire)) check_float("in_dtype", args.in_dtype);
+  if (!is_packed(args.out_wire)) check_float("out_dtype", args.out_dtype);
   if (args.bias0 != nullptr) check_float("bias_dtype", args.bias_dtype);
+  if (args.is_packed()) return host_sum_packed(args, terms, num_terms);
   rows_variant().sum(args, terms, num_terms);
 }
 

@@ -17,12 +17,19 @@ __device__ inline float load_column(DType dtype, const void* row, int64_t column
   }
 }
 
-__device__ inline void sum_column(const SumArgs& args, const Term* terms, int num_terms, int64_t column) {
-  float sum = args.bias0 == nullptr ? 0.0f : load_column(args.bias_dtype, args.bias0, column);
-  if (args.bias0 != nullptr && args.bias1 != nullptr) sum += load_column(args.bias_dtype, args.bias1, column);
+__device__ inline float column_start(const SumArgs& args, int64_t column) {
+  const float first = args.bias0 == nullptr ? 0.0f : load_column(args.bias_dtype, args.bias0, column);
+  if (args.bias0 == nullptr || args.bias1 == nullptr) return first;
+  return first + load_column(args.bias_dtype, args.bias1, column);
+}
+__device__ inline float column_sum(const SumArgs& args, const Term* terms, int num_terms, int64_t column) {
+  float sum = column_start(args, column);
   for (int t = 0; t < num_terms; ++t) {
     sum = __fmaf_rn(terms[t].weight, load_column(args.in_dtype, terms[t].row, column), sum);
   }
+  return sum;
+}
+__device__ inline void store_column(const SumArgs& args, int64_t column, float sum) {
   switch (args.out_dtype) {
     case DType::f32: static_cast<float*>(args.out)[column] = round_to<float>(sum); break;
     case DType::bf16: static_cast<bf16*>(args.out)[column] = to_bf16(sum); break;
@@ -163,7 +170,7 @@ __device__ __noinline__ inline void lanes_sum_odd(Lanes lanes, SumArgs args, con
     default: lanes_sum_aligned<f16>(lanes, args, terms, num_terms, whole);
   }
   for (int64_t column = whole + lanes.lane; column < args.count; column += lanes.lanes)
-    sum_column(args, terms, num_terms, column);
+    store_column(args, column, column_sum(args, terms, num_terms, column));
 }
 
 __device__ inline void lanes_sum_rows(Lanes lanes, const SumArgs& args, const Term* terms, int num_terms) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/macros.hpp"
+#include "device/pack.hpp"
 #include "device/rows_args.hpp"
 
 #ifdef __CUDACC__
@@ -16,10 +17,12 @@ void host_sum_rows(const SumArgs&, const Term* terms, int num_terms);
 /// out[i] = the chain of column i, rounded once. By the lanes of one worker; no sync inside.
 /// The chain is FP32: it starts at +0, or bias0[i], or bias0[i] + bias1[i]; then acc = fma(weight, row[i], acc), terms in order.
 /// dtypes are f32, bf16 or f16. No pointer needs alignment beyond its element; 16 is fastest.
+/// Where one end is packed: a sum is packed as it is in FP32, the values of packed rows are terms of the chain.
 /// out may be exactly one of the rows or biases if the element sizes agree; otherwise it overlaps nothing.
 template <class Coop>
 HEDDLE_HD void sum_rows(const Coop& coop, const SumArgs& args, const Term* terms, int num_terms) {
 #if HEDDLE_ON_DEVICE
+  if (args.is_packed()) return lanes_sum_packed({coop.lane(), coop.lanes()}, args, terms, num_terms);
   lanes_sum_rows({coop.lane(), coop.lanes()}, args, terms, num_terms);
 #else
   if (coop.lane() == 0) host_sum_rows(args, terms, num_terms);
@@ -35,7 +38,8 @@ HEDDLE_HD void cast_row(const Coop& coop, const CastArgs& args) {
                     .bias0 = args.in,
                     .bias1 = nullptr,
                     .bias_dtype = args.in_dtype,
-                    .count = args.count};
+                    .count = args.count,
+                    .out_wire = args.out_wire};
   sum_rows(coop, sum, nullptr, 0);
 }
 

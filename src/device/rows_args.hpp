@@ -1,9 +1,12 @@
 // What a sum of rows is told.
 #pragma once
 
+#include <heddle/layout.hpp>
+
 #include <cstdint>
 
 #include "base/dtype.hpp"
+#include "base/macros.hpp"
 
 namespace heddle {
 
@@ -20,6 +23,11 @@ struct SumArgs {
   const void* bias1;  // or null; used only with bias0
   DType bias_dtype;
   int64_t count;  // columns
+  // One of them may be packed (pack.hpp); its dtype means nothing then, and the columns are a whole row.
+  ResultWire in_wire = ResultWire::usual;
+  ResultWire out_wire = ResultWire::usual;
+
+  HEDDLE_HD bool is_packed() const { return heddle::is_packed(in_wire) || heddle::is_packed(out_wire); }
 };
 
 struct CastArgs {
@@ -28,6 +36,7 @@ struct CastArgs {
   const void* in;
   DType in_dtype;
   int64_t count;
+  ResultWire out_wire = ResultWire::usual;
 };
 
 }  // namespace heddle

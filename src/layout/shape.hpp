@@ -22,8 +22,9 @@ struct Shape {
   Layout layout = Layout::token_major;
   Weights weights = Weights::none;  // combine only; at_source means that rows travel unreduced
   Quantise quantise{};              // dispatch only
+  ResultWire result_wire{};         // combine only
   DType dtype = DType::u8;          // of x as given
-  DType wire = DType::u8;           // of the row on the wire
+  DType wire = DType::u8;           // of the row on the wire; packed: bytes
   bool split = false;               // low latency: may be split, never uses offers
   bool cached = false;              // dispatch with the handle of an earlier one
   bool row_weights = false;         // combine returns weights too (the weights' gradient)
@@ -36,8 +37,8 @@ struct Shape {
 
   HEDDLE_HD constexpr uint64_t hash() const {
     const int64_t fields[] = {static_cast<int64_t>(kind), static_cast<int64_t>(layout), static_cast<int64_t>(weights),
-                              static_cast<int64_t>(quantise), static_cast<int64_t>(dtype), static_cast<int64_t>(wire),
-                              split, cached, row_weights, payload_bytes, scale_words, topk, experts, alignment,
+                              static_cast<int64_t>(quantise), static_cast<int64_t>(result_wire), static_cast<int64_t>(dtype),
+                              static_cast<int64_t>(wire), split, cached, row_weights, payload_bytes, scale_words, topk, experts, alignment,
                               max_tokens};
     uint64_t h = 0xcbf29ce484222325ull;
     for (int64_t field : fields) h = (h ^ static_cast<uint64_t>(field)) * 0x100000001b3ull;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/math.hpp"
+#include "device/pack_block.hpp"
 #include "ops/row_counts.hpp"
 #include "protocol/combine.hpp"
 
@@ -168,21 +169,32 @@ Shape CombineCall::make_shape(DType out, bool split) const {
   shape.layout = route_->layout;
   shape.weights = weights_mode(split);
   shape.dtype = out;
-  // Rows that travel alone keep the experts' dtype; a sum is rounded to the result's.
-  shape.wire = options_.float32_wire ? DType::f32 : shape.weights == Weights::at_source ? input_.x.dtype : out;
   shape.split = split;
   shape.row_weights = input_.row_weights.is_set();
-  shape.payload_bytes = static_cast<int32_t>(input_.x.shape.back() * static_cast<int64_t>(size_of(shape.wire)));
+  set_wire(shape);
   shape.topk = route_->plan->view.topk;
   shape.experts = route_->plan->topo.experts;
   shape.alignment = route_->alignment;
   shape.max_tokens = route_->max_tokens;
   if (shape.weights == Weights::late && !late_weights_fit(shape)) {
     shape.weights = Weights::at_source;
-    shape.wire = options_.float32_wire ? DType::f32 : input_.x.dtype;
-    shape.payload_bytes = static_cast<int32_t>(input_.x.shape.back() * static_cast<int64_t>(size_of(shape.wire)));
+    set_wire(shape);
   }
   return shape;
+}
+
+/// Rows that travel alone keep the experts' dtype; a sum is rounded to the result's.
+void CombineCall::set_wire(Shape& shape) const {
+  const int64_t hidden = input_.x.shape.back();
+  shape.result_wire = options_.wire;
+  if (is_packed(options_.wire)) {
+    shape.wire = DType::u8;
+    shape.payload_bytes = static_cast<int32_t>(PackedRow::of(hidden, options_.wire).bytes);
+    return;
+  }
+  const DType usual = shape.weights == Weights::at_source ? input_.x.dtype : shape.dtype;
+  shape.wire = options_.wire == ResultWire::float32 ? DType::f32 : usual;
+  shape.payload_bytes = static_cast<int32_t>(hidden * static_cast<int64_t>(size_of(shape.wire)));
 }
 
 /// By agreed values only, so that all ranks choose alike.

@@ -64,7 +64,7 @@ std::vector<std::string> pinned_pairs_of(const Config& config) {
 }
 
 void agree_on(Bootstrap& bootstrap, const Config& config) {
-  constexpr int kLayoutVersion = 4;
+  constexpr int kLayoutVersion = 5;
   const Setting settings[] = {
       {"layout version", fmt::format("{}", kLayoutVersion)},
       {"experts", fmt::format("{}", config.experts)},

@@ -30,7 +30,7 @@ struct CombinedView {
 };
 
 struct CombineArgs {
-  Call call;  // shape.wire is the dtype of a row on the wire, shape.dtype that of the result
+  Call call;  // shape.wire is the dtype of a row on the wire, unless shape.result_wire packs it; shape.dtype the result's
   int32_t hidden = 0;
   Layout layout = Layout::token_major;
   PlanView plan;

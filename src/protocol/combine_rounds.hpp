@@ -39,9 +39,9 @@ HEDDLE_HD inline int places_of(const Shape& shape) {
 /// Tokens of one round.
 HEDDLE_HD inline int window_tokens(const Call& call) { return range_of(call).count / places_of(call.shape); }
 
-/// Pieces of a combine: halves, of at least 2 KiB, of all that a token's owner has for it.
+/// Pieces of a combine: halves, of at least 2 KiB, of all that a token's owner has for it. A packed row is whole.
 HEDDLE_HD inline Pieces combine_pieces(const Call& call) {
-  const int64_t parts = call.shape.payload_bytes / 2048;
+  const int64_t parts = is_packed(call.shape.result_wire) ? 1 : call.shape.payload_bytes / 2048;
   const int wanted = static_cast<int>(parts < 1 ? 1 : parts > 2 ? 2 : parts);
   return Pieces::of(call, window_tokens(call), wanted);
 }
@@ -109,6 +109,7 @@ HEDDLE_HD inline Columns all_columns(const CombineArgs& args) { return {0, args.
 
 /// Columns of one part, of a row on the wire.
 HEDDLE_HD inline Columns columns_of(const CombineArgs& args, const Pieces& pieces, int part) {
+  if (is_packed(args.call.shape.result_wire)) return all_columns(args);
   const int64_t size = static_cast<int64_t>(size_of(args.call.shape.wire));
   const int64_t first = part * pieces.part_bytes / size;
   const int64_t left = args.hidden - first;

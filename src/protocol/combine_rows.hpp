@@ -100,7 +100,7 @@ struct ResultWriter {
   HEDDLE_HD SumArgs sum_args(std::byte* at) const {
     return {.out = at + first_byte(args.call.shape.wire), .out_dtype = args.call.shape.wire,
             .in_dtype = args.experts.dtype, .bias0 = nullptr, .bias1 = nullptr, .bias_dtype = args.experts.dtype,
-            .count = columns.count};
+            .count = columns.count, .out_wire = args.call.shape.result_wire};
   }
 
   template <class Coop>
@@ -111,13 +111,15 @@ struct ResultWriter {
   /// A dropped row counts as zero.
   template <class Coop>
   HEDDLE_HD void write_row(const Coop& coop, std::byte* at, const std::byte* row) const {
-    const size_t bytes = static_cast<size_t>(columns.count) * size_of(args.call.shape.wire);
-    std::byte* to = at + first_byte(args.call.shape.wire);
+    const Shape& shape = args.call.shape;
+    const size_t bytes = is_packed(shape.result_wire) ? static_cast<size_t>(shape.payload_bytes)
+                                                      : static_cast<size_t>(columns.count) * size_of(shape.wire);
+    std::byte* to = at + first_byte(shape.wire);
     const std::byte* from = row == nullptr ? nullptr : row + first_byte(args.experts.dtype);
     if (row == nullptr) zero_bytes(coop, to, bytes);
-    else if (args.experts.dtype == args.call.shape.wire) copy_bytes(coop, to, from, bytes);
-    else cast_row(coop, {.out = to, .out_dtype = args.call.shape.wire, .in = from, .in_dtype = args.experts.dtype,
-                         .count = columns.count});
+    else if (args.experts.dtype == shape.wire) copy_bytes(coop, to, from, bytes);
+    else cast_row(coop, {.out = to, .out_dtype = shape.wire, .in = from, .in_dtype = args.experts.dtype,
+                         .count = columns.count, .out_wire = shape.result_wire});
   }
 };
 
@@ -176,7 +178,7 @@ struct ResultReader {
     const auto bias = [&](int i) { return args.out.bias[i] == nullptr ? nullptr : args.out.bias[i] + bias_at; };
     return {.out = args.out.x + token * args.out.x_stride + columns.first * size, .out_dtype = args.call.shape.dtype,
             .in_dtype = args.call.shape.wire, .bias0 = bias(0), .bias1 = bias(1),
-            .bias_dtype = args.call.shape.dtype, .count = columns.count};
+            .bias_dtype = args.call.shape.dtype, .count = columns.count, .in_wire = args.call.shape.result_wire};
   }
 };
 

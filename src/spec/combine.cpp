@@ -122,11 +122,23 @@ float weight_of(const Call& call, Token token, int k) {
   return summed_weight(call.world, late.empty() ? batch.weights : late[token.source], batch, token.index, k);
 }
 
-/// sum = weight * row + sum, rounded once an element.
-void add_row(const Call& call, int owner, std::int64_t row, float weight, Sum& sum) {
+Sum row_of(const Call& call, int owner, std::int64_t row) {
+  Sum values(call.world.hidden);
   for (int h = 0; h < call.world.hidden; ++h) {
-    sum[h] = std::fma(weight, load(call.options.in_dtype, call.outputs[owner], row * call.world.hidden + h), sum[h]);
+    values[h] = load(call.options.in_dtype, call.outputs[owner], row * call.world.hidden + h);
   }
+  return values;
+}
+
+/// sum = weight * row + sum, rounded once an element.
+void add_row(float weight, const Sum& row, Sum& sum) {
+  for (std::size_t h = 0; h < sum.size(); ++h) sum[h] = std::fma(weight, row[h], sum[h]);
+}
+
+/// What is left of a row that travelled.
+Sum on_wire(const Call& call, const Sum& row) {
+  if (call.options.pack == Pack::none) return row;
+  return unpack(call.options.pack, pack(call.options.pack, row));
 }
 
 /// Adds the rows of a token's distinct experts at `owner` in column order. False if there are none.
@@ -137,7 +149,7 @@ bool add_hits(const Call& call, Token token, int owner, Sum& sum) {
     if (!is_first_column(call.world, batch, token.index, k)) continue;
     if (!owns(call.world, owner, id_at(call.world, batch, token.index, k))) continue;
     const auto row = row_at(call, token, owner, k);
-    if (row) add_row(call, owner, *row, weight_of(call, token, k), sum);
+    if (row) add_row(weight_of(call, token, k), row_of(call, owner, *row), sum);
     any = any || row;
   }
   return any;
@@ -149,12 +161,11 @@ std::optional<Sum> part_of(const Call& call, Token token, int owner) {
   if (call.received[owner].layout == Layout::token_major) {
     const auto row = row_at(call, token, owner, 0);
     if (!row) return {};
-    for (int h = 0; h < call.world.hidden; ++h) {
-      part[h] = load(call.options.in_dtype, call.outputs[owner], *row * call.world.hidden + h);
-    }
+    part = row_of(call, owner, *row);
   } else if (!add_hits(call, token, owner, part)) {
     return {};
   }
+  if (call.options.pack != Pack::none) return on_wire(call, part);
   for (float& value : part) value = rounded(call.options.wire_dtype, value);
   return part;
 }
@@ -193,7 +204,7 @@ void add_unreduced(const Call& call, Token token, Sum& sum) {
     if (!is_first_column(call.world, batch, token.index, k)) continue;
     const int owner = owner_of(call.world, id_at(call.world, batch, token.index, k));
     const auto row = row_at(call, token, owner, k);
-    if (row) add_row(call, owner, *row, weight_of(call, token, k), sum);
+    if (row) add_row(weight_of(call, token, k), on_wire(call, row_of(call, owner, *row)), sum);
   }
 }
 

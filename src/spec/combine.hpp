@@ -3,6 +3,7 @@
 
 #include "base/dtype.hpp"
 #include "spec/dispatch.hpp"
+#include "spec/pack.hpp"
 
 namespace heddle::spec {
 
@@ -10,6 +11,7 @@ namespace heddle::spec {
 struct CombineOptions {
   DType in_dtype = DType::bf16;
   DType wire_dtype = DType::bf16;  // of a rank's partial sum: out_dtype, or f32
+  Pack pack = Pack::none;  // of what crosses the wire, made of FP32; wire_dtype means nothing then
   DType out_dtype = DType::bf16;
   bool weighted = false;   // not for token-major: its row already is the sum
   bool unreduced = false;  // rows travel alone, in in_dtype, and are summed at the source only; not for token-major

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "device/coop.hpp"
+#include "device/pack_block.hpp"
 #include "device/quantise.hpp"
 #include "device/rows.hpp"
 #include "hard_rows.hpp"
@@ -121,6 +122,75 @@ TEST_F(CudaRows, WidenedRowsAreTheHosts) {
     for (Kind kind : {Kind::normal, Kind::any_bits}) {
       check_sum(Worker::warp, {DType::bf16, DType::f32, DType::bf16, count, 0, 1, kind, 0}, random);
     }
+  }
+}
+
+/// Rows packed, and then summed as packed.
+void check_packed(Worker worker, ResultWire wire, const SumCase& test, std::mt19937& random) {
+  SCOPED_TRACE(fmt::format("worker {}, wire {}, {}, {} columns, {} terms, skew {}", static_cast<int>(worker), static_cast<int>(wire),
+                           name_of(test.in), test.count, test.num_terms, test.skew));
+  std::vector<TwinRow> rows, packed;
+  std::vector<Term> host_packed, gpu_packed;
+  for (int t = 0; t < test.num_terms; ++t) {
+    rows.emplace_back(test.in, test.count, t % 2 * test.skew);
+    packed.emplace_back(DType::u8, PackedRow::of(test.count, wire).bytes, 0);
+    fill(rows.back().host().data(), test.in, test.count, test.kind, random);
+  }
+  for (size_t t = 0; t < rows.size(); ++t) {
+    const auto args = [&](void* to) {
+      return SumArgs{.out = to, .out_dtype = DType::u8, .in_dtype = test.in, .bias0 = nullptr, .bias1 = nullptr,
+                     .bias_dtype = test.in, .count = test.count, .out_wire = wire};
+    };
+    const std::vector<Term> host_terms{{rows[t].host().data(), 1.0f}, {rows[0].host().data(), 0.3f}};
+    const GpuBytes terms = to_gpu(std::vector<Term>{{rows[t].upload(), 1.0f}, {rows[0].upload(), 0.3f}});
+    gpu_packed.push_back({packed[t].upload(), 0.7f});
+    host_packed.push_back({packed[t].host().data(), 0.7f});
+    gpu_sum(worker, args(const_cast<void*>(gpu_packed.back().row)), reinterpret_cast<const Term*>(terms.data()), 2);
+    sum_rows(Solo{}, args(packed[t].host().data()), host_terms.data(), 2);
+    EXPECT_TRUE(packed[t].is_same());
+  }
+  TwinRow bias(test.bias, test.count, test.skew), out(test.out, test.count, 0);
+  fill(bias.host().data(), test.bias, test.count, test.kind, random);
+  const auto args = [&](void* to, const void* first) {
+    return SumArgs{.out = to, .out_dtype = test.out, .in_dtype = DType::u8, .bias0 = test.num_biases > 0 ? first : nullptr,
+                   .bias1 = nullptr, .bias_dtype = test.bias, .count = test.count, .in_wire = wire};
+  };
+  const GpuBytes terms = to_gpu(gpu_packed);
+  gpu_sum(worker, args(out.upload(), bias.upload()), reinterpret_cast<const Term*>(terms.data()), test.num_terms);
+  sum_rows(Solo{}, args(out.host().data(), bias.host().data()), host_packed.data(), test.num_terms);
+  EXPECT_TRUE(out.is_same());
+}
+
+TEST_F(CudaRows, PackedRowsAreTheHosts) {
+  std::mt19937 random(9);
+  for (ResultWire wire : {ResultWire::fp8, ResultWire::logfmt10}) {
+    for (DType in : kFloats) {
+      for (Kind kind : {Kind::normal, Kind::any_bits}) {
+        for (int64_t count : {8, 136, 520, 1032, 7168, 333}) {
+          const DType out = kFloats[random() % 3], bias = kFloats[random() % 3];
+          check_packed(kWorkers[random() % 3], wire, {in, out, bias, count, 3, 1, kind, 0}, random);
+          check_packed(kWorkers[random() % 3], wire, {in, out, bias, count, 6, 0, kind, 1}, random);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaRows, EveryBf16IsPackedAsOnTheHost) {
+  std::mt19937 random(10);
+  for (ResultWire wire : {ResultWire::fp8, ResultWire::logfmt10}) {
+    TwinRow row(DType::bf16, 65536, 0), packed(DType::u8, PackedRow::of(65536, wire).bytes, 0);
+    auto* values = static_cast<uint16_t*>(row.host().data());
+    for (uint32_t i = 0; i < 65536; ++i) values[i] = static_cast<uint16_t>(i);
+    const auto args = [&](void* to) {
+      return SumArgs{.out = to, .out_dtype = DType::u8, .in_dtype = DType::bf16, .bias0 = nullptr, .bias1 = nullptr,
+                     .bias_dtype = DType::bf16, .count = 65536, .out_wire = wire};
+    };
+    const Term host_term{row.host().data(), 1.0f};
+    const GpuBytes term = to_gpu(std::vector<Term>{{row.upload(), 1.0f}});
+    gpu_sum(Worker::warp, args(packed.upload()), reinterpret_cast<const Term*>(term.data()), 1);
+    sum_rows(Solo{}, args(packed.host().data()), &host_term, 1);
+    EXPECT_TRUE(packed.is_same());
   }
 }
 

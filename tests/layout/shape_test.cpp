@@ -23,6 +23,7 @@ TEST(Shape, EveryFieldIsInTheHash) {
   change(&Shape::weights, Weights::late);
   change(&Shape::weights, Weights::at_source);
   change(&Shape::quantise, Quantise::fp8);
+  change(&Shape::result_wire, ResultWire::fp8);
   change(&Shape::dtype, DType::bf16);
   change(&Shape::wire, DType::e4m3);
   change(&Shape::split, true);

@@ -36,9 +36,15 @@ std::vector<StepCase> make_cases() {
                                          {.weights = Weights::at_owner},
                                          {.weights = Weights::late, .biases = 1},
                                          {.weights = Weights::at_source, .biases = 2},
-                                         {.wire = DType::f32},
+                                         {.wire = ResultWire::float32},
+                                         {.weights = Weights::at_owner, .wire = ResultWire::logfmt10, .biases = 1},
+                                         {.weights = Weights::at_source, .wire = ResultWire::fp8},
                                          {.row_weights = true}};
-  const std::vector<CombineCase> tokens{{}, {.biases = 2}, {.wire = DType::f32}, {.row_weights = true}};
+  const std::vector<CombineCase> tokens{{},
+                                        {.biases = 2},
+                                        {.wire = ResultWire::float32},
+                                        {.wire = ResultWire::fp8, .biases = 2},
+                                        {.row_weights = true}};
   const DispatchCase token_major{.max_tokens = 61};
   const DispatchCase expert_major{.layout = Layout::expert_major, .alignment = 8, .max_tokens = 61, .zero_padding = true};
   const DispatchCase slab{.layout = Layout::slab, .max_tokens = 61};

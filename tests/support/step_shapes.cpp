@@ -1,5 +1,6 @@
 #include "support/step_shapes.hpp"
 
+#include "device/pack_block.hpp"
 #include "device/quantise_args.hpp"
 #include "protocol/call.hpp"
 
@@ -30,10 +31,13 @@ Shape combine_shape(const spec::World& world, const DispatchCase& dispatched, co
   shape.quantise = Quantise::none;
   shape.weights = wanted.weights;
   shape.dtype = DType::bf16;
-  shape.wire = wanted.wire;
+  shape.result_wire = wanted.wire;
+  shape.wire = is_packed(wanted.wire) ? DType::u8 : wanted.wire == ResultWire::float32 ? DType::f32 : DType::bf16;
   shape.split = wanted.split;
   shape.row_weights = wanted.row_weights;
-  shape.payload_bytes = static_cast<int32_t>(world.hidden * static_cast<int64_t>(size_of(wanted.wire)));
+  shape.payload_bytes = static_cast<int32_t>(is_packed(wanted.wire)
+                                                 ? PackedRow::of(world.hidden, wanted.wire).bytes
+                                                 : world.hidden * static_cast<int64_t>(size_of(shape.wire)));
   shape.scale_words = 0;
   return shape;
 }

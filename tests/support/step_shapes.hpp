@@ -23,7 +23,7 @@ struct DispatchCase {
 
 struct CombineCase {
   Weights weights = Weights::none;
-  DType wire = DType::bf16;
+  ResultWire wire = ResultWire::usual;
   int biases = 0;
   bool row_weights = false;
   bool split = false;

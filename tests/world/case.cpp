@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "device/pack_block.hpp"
 #include "device/quantise_args.hpp"
 #include "protocol/combine.hpp"
 #include "support/dice.hpp"
@@ -29,8 +30,13 @@ spec::DispatchOptions spec_options(const Case& c) {
 /// Late weights that do not fit beside one row make the rows travel alone.
 bool travels_alone(const Case& c) { return c.sum == Sum::alone || (c.sum == Sum::late && !c.late_fits); }
 
+spec::Pack pack_of(ResultWire wire) {
+  return wire == ResultWire::fp8 ? spec::Pack::fp8 : wire == ResultWire::logfmt10 ? spec::Pack::logfmt10 : spec::Pack::none;
+}
+
 DType wire_of(const Case& c) {
-  if (c.float32_wire) return DType::f32;
+  if (is_packed(c.wire)) return DType::u8;
+  if (c.wire == ResultWire::float32) return DType::f32;
   return travels_alone(c) ? c.in_dtype : c.out_dtype;
 }
 
@@ -48,6 +54,7 @@ Shape dispatch_shape(const Case& c) {
 Shape combine_shape(const Case& c, Weights weights) {
   Shape shape{.kind = Kind::combine, .weights = weights};
   shape.payload_bytes = c.world.hidden * static_cast<int>(size_of(wire_of(c)));
+  if (is_packed(c.wire)) shape.payload_bytes = static_cast<int>(PackedRow::of(c.world.hidden, c.wire).bytes);
   shape.topk = c.by_rank_map ? 0 : c.world.topk;
   shape.max_tokens = max_tokens_of(c);
   shape.row_weights = c.row_weights;
@@ -88,7 +95,7 @@ std::string Case::describe() const {
   if (split_dispatch) what += " split";
   what += fmt::format("; sum {} {} to {} {} biases", static_cast<int>(sum), heddle::name_of(in_dtype),
                       heddle::name_of(out_dtype), biases);
-  if (float32_wire) what += " over f32";
+  if (wire != ResultWire::usual) what += fmt::format(" by wire {}", static_cast<int>(wire));
   if (row_weights) what += " with row weights";
   if (split_combine) what += " split";
   return what + fmt::format("; {} slots, {} times, heap {}", slots, repeats, static_cast<int>(heap));
@@ -112,8 +119,8 @@ Meaning meaning_of(const Case& c, const spec::Mask& mask, const spec::Mask& late
   }
   m.plans = spec::plan(sent);
   m.received = spec::dispatch(sent, spec_options(c), mask);
-  spec::CombineOptions options{.in_dtype = c.in_dtype, .wire_dtype = c.float32_wire ? DType::f32 : c.out_dtype,
-                               .out_dtype = c.out_dtype, .weighted = c.sum != Sum::plain,
+  spec::CombineOptions options{.in_dtype = c.in_dtype, .wire_dtype = c.wire == ResultWire::float32 ? DType::f32 : c.out_dtype,
+                               .pack = pack_of(c.wire), .out_dtype = c.out_dtype, .weighted = c.sum != Sum::plain,
                                .unreduced = travels_alone(c)};
   Dice dice(c.world.seed * 77 + 5);
   for (int rank = 0; rank < c.world.ranks; ++rank) {

@@ -48,7 +48,7 @@ struct Case {
   bool split_combine = false;
   DType in_dtype = DType::bf16;
   DType out_dtype = DType::bf16;
-  bool float32_wire = false;
+  ResultWire wire = ResultWire::usual;
   int biases = 0;
   bool row_weights = false;
 

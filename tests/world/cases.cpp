@@ -76,7 +76,7 @@ Case draw(Dice& dice, Layout layout) {
   c.split_combine = dice.one_in(4);
   c.in_dtype = dice.one_of({DType::bf16, DType::f16, DType::f32});
   c.out_dtype = dice.one_of({DType::bf16, DType::f16, DType::f32});
-  c.float32_wire = dice.one_in(3);
+  c.wire = dice.one_of({ResultWire::usual, ResultWire::usual, ResultWire::float32, ResultWire::fp8, ResultWire::logfmt10});
   c.biases = dice.below(3);
   c.row_weights = dice.one_in(3);
   c.slots = dice.one_in(3) ? 3 : 0;
@@ -214,7 +214,8 @@ std::vector<Case> special_cases(Dice& dice) {
   Case map = draw(dice, Layout::token_major);
   map.by_rank_map = true;
   Case apart = draw(dice, Layout::expert_major);  // the table of late weights leaves no room for a row
-  apart.by_rank_map = apart.row_weights = apart.split_dispatch = apart.float32_wire = false;
+  apart.by_rank_map = apart.row_weights = apart.split_dispatch = false;
+  apart.wire = ResultWire::usual;
   apart.sum = Sum::late;
   apart.late_fits = false;
   apart.slots = 2;

@@ -95,7 +95,7 @@ CombineInput Inputs::combine_input() const {
 }
 
 CombineOptions Inputs::combine_options() const {
-  CombineOptions options{.weighted = case_.sum == Sum::at_owner, .float32_wire = case_.float32_wire,
+  CombineOptions options{.weighted = case_.sum == Sum::at_owner, .wire = case_.wire,
                          .out_dtype = std::nullopt, .out = {}};
   if (case_.out_dtype != case_.in_dtype) options.out_dtype = case_.out_dtype;
   return options;

@@ -286,7 +286,7 @@ class ExpertBuffer:
                 rows,
                 bias=both or None,
                 row_weights=topk_weights,
-                float32_wire=not self.allow_multiple_reduction,
+                wire="usual" if self.allow_multiple_reduction else "float32",
             )
             return combined.x, combined.weights
 

@@ -5,6 +5,7 @@
 
 import numpy as np
 from reference.elements import fma, narrow, widen
+from reference.packs import UNPACKED, packed_and_back
 
 TOKEN_MAJOR, EXPERT_MAJOR, SLAB = range(3)
 
@@ -225,6 +226,8 @@ def combine(case, batches, received, source):
         bias = widen(batch[name], case["out_dtype"])
         total = bias.copy() if i == 0 else total + bias
     if case["unreduced"]:
+        if case["pack"] != UNPACKED:
+            outputs = [packed_and_back(rows_there, case["pack"]) for rows_there in outputs]
         add_rows(case, batch, outputs, owner, rows, True, total)
     else:
         for rank in range(case["ranks"]):
@@ -234,7 +237,10 @@ def combine(case, batches, received, source):
                 part[here] = outputs[rank][place[here, rank]]
             else:
                 here = add_rows(case, batch, outputs, owner, rows, owner == rank, part)
-            part = widen(narrow(part, case["wire_dtype"]), case["wire_dtype"])
+            if case["pack"] == UNPACKED:
+                part = widen(narrow(part, case["wire_dtype"]), case["wire_dtype"])
+            else:
+                part = packed_and_back(part, case["pack"])
             total[here] += part[here]
     status = [place_status(case, received, source, peer) for peer in range(case["ranks"])]
     return {

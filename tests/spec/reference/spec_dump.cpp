@@ -118,6 +118,7 @@ std::vector<std::vector<T>> by_rank(const Case& from, const std::string& name, i
 CombineOptions combine_options(const Case& from, int ranks) {
   CombineOptions options{.in_dtype = static_cast<DType>(from.number("in_dtype")),
                          .wire_dtype = static_cast<DType>(from.number("wire_dtype")),
+                         .pack = static_cast<Pack>(from.number("pack")),
                          .out_dtype = static_cast<DType>(from.number("out_dtype")),
                          .weighted = from.number("weighted") != 0,
                          .unreduced = from.number("unreduced") != 0,

@@ -2,6 +2,7 @@
 
 import numpy as np
 from reference.elements import BF16, F16, F32, FP8, FP8_POW2, FP8_UE8M0, NONE, narrow, quantise, widen
+from reference.packs import PACK_FP8, PACK_LOGFMT10, UNPACKED
 from reference.meaning import EXPERT_MAJOR, SLAB, TOKEN_MAJOR
 
 RAW = {F16: np.uint16, BF16: np.uint16, F32: np.uint32}
@@ -31,6 +32,7 @@ def random_case(rng):
         case["scale_words"] = 0
     case["row_bytes"] = 2 * case["hidden"]
     case["wire_dtype"] = pick(case["out_dtype"], F32)
+    case["pack"] = pick(UNPACKED, UNPACKED, PACK_FP8, PACK_LOGFMT10)
     case["weighted"] = int(case["layout"] != TOKEN_MAJOR and rng.random() < 0.6)
     case["unreduced"] = int(case["layout"] != TOKEN_MAJOR and rng.random() < 0.4)
     case["max_tokens"] = int(rng.integers(1, 12))
