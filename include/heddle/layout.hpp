@@ -30,7 +30,7 @@ enum class Quantise : uint8_t {
   nvfp4 = 6      // e2m1, two to a byte, and an e4m3 scale for each 16 channels, packed likewise; see global_scale
 };
 
-/// What of a combine crosses the wire. Values travel in headers: never renumber. Narrow ones lose what src/device/pack.hpp says.
+/// What of a combine crosses the wire. Narrow ones lose what docs/protocol.md, I8, says.
 enum class ResultWire : uint8_t {
   usual = 0,    // partial sums in the result's dtype; rows that travel alone in theirs
   float32 = 1,

@@ -177,9 +177,9 @@ class Calls:
         weights       [T, K] float32 weights that the dispatch was not given; not token-major
         weighted      multiply with the weights given to the dispatch; not token-major
         wire          what crosses the wire for a row of H, "usual" (the output's type, or x's where rows travel alone),
-                      "float32", "fp8" (e4m3 with a scale for each 128 columns; off by 6.3 % of a value at most) or
-                      "logfmt10" (10 bits; 1.7 %); narrow ones are made of FP32 sums, and show a NaN or Inf as NaNs in all
-                      of its 128 columns
+                      "float32", "fp8" (e4m3 with a scale for each 128 columns; a value is off by 6.3 % at most, or by
+                      2^-18 of the largest of its 128) or "logfmt10" (10 bits; 1.7 %, or 2^-17); narrow ones are made of
+                      FP32 sums, and a NaN or Inf makes all 128 NaN (in "logfmt10" all but zeros)
         dtype         what x's elements are, where the array cannot say it: "bfloat16" for uint16
         out_dtype     of the result; None = x's
         out           [T, H] to write to

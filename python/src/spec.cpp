@@ -62,11 +62,19 @@ struct CombineMode {
   std::string in_dtype, wire_dtype, out_dtype;
   bool weighted = false;
   bool unreduced = false;
+  spec::Pack pack = spec::Pack::none;
 };
 
+spec::Pack pack_of(std::string_view wire) {
+  if (wire == "fp8") return spec::Pack::fp8;
+  if (wire == "logfmt10") return spec::Pack::logfmt10;
+  if (wire == "usual") return spec::Pack::none;
+  fail(ErrorCode::usage, "pack is '{}', legal: 'usual', 'fp8', 'logfmt10'", wire);
+}
+
 void make_mode(CombineMode* mode, const std::string& in_dtype, const std::string& wire_dtype,
-               const std::string& out_dtype, bool weighted, bool unreduced) {
-  new (mode) CombineMode{in_dtype, wire_dtype, out_dtype, weighted, unreduced};
+               const std::string& out_dtype, bool weighted, bool unreduced, const std::string& pack) {
+  new (mode) CombineMode{in_dtype, wire_dtype, out_dtype, weighted, unreduced, pack_of(pack)};
 }
 
 /// Lists have an array for each rank, or are empty; biases a list of 0 to 2 arrays for each.
@@ -76,6 +84,7 @@ std::vector<spec::Combined> combine(const spec::World& world, const std::vector<
                                     const std::vector<std::vector<nb::object>>& biases) {
   spec::CombineOptions options{.in_dtype = parse_dtype(mode.in_dtype),
                                .wire_dtype = parse_dtype(mode.wire_dtype),
+                               .pack = mode.pack,
                                .out_dtype = parse_dtype(mode.out_dtype),
                                .weighted = mode.weighted,
                                .unreduced = mode.unreduced,
@@ -136,7 +145,7 @@ void bind_spec(nb::module_& core) {
   bind_received(m);
   nb::class_<CombineMode>(m, "CombineMode")
       .def("__init__", &make_mode, nb::kw_only(), nb::arg("in_dtype"), nb::arg("wire_dtype"), nb::arg("out_dtype"),
-           nb::arg("weighted") = false, nb::arg("unreduced") = false);
+           nb::arg("weighted") = false, nb::arg("unreduced") = false, nb::arg("pack") = "usual");
   nb::class_<spec::Combined>(m, "Combined")
       .def_prop_ro("x", array(&spec::Combined::x))
       .def_prop_ro("weights", array(&spec::Combined::weights))

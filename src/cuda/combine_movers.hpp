@@ -57,6 +57,17 @@ HEDDLE_HD HEDDLE_APART void put_hits_apart(const Coop& coop, Port& port, ResultW
   if (coop.lane() == 0 && writer.columns.first == 0) take_number(&state->hits[first.peer], static_cast<uint64_t>(count));
 }
 
+/// Apart, as packed results are rare; from the block's board only, as a pump whose address is told would lie in memory.
+template <class Coop, class Port>
+HEDDLE_HD HEDDLE_APART void sum_beside_own_apart(const Coop& coop, CombineBoard<Port>* board, InResult result) {
+  const std::byte* window = board->near.port().local();
+  const auto from = [&](int owner) -> const std::byte* {
+    const int64_t base = board->pump.in[owner].base;
+    return base < 0 ? nullptr : window + base;
+  };
+  sum_token_beside_own(coop, window, board->near.args(), result.token, result.place, board->range, from, result.own);
+}
+
 template <class Coop, class Port>
 class CombineLanes {
  public:
@@ -65,7 +76,7 @@ class CombineLanes {
       : coop_(coop), port_(port), a_(args), board_(board), state_(state) {}
 
   HEDDLE_HD static int items_of_row(const Pieces& pieces) { return pieces.parts; }
-  HEDDLE_HD static bool own_stay(const CombineArgs& args) { return own_results_stay(args); }
+  HEDDLE_HD static bool own_stay(const CombineArgs& args) { return own_results_stay(args) || own_hits_stay(args); }
 
   HEDDLE_HD void open() {}
   HEDDLE_HD bool is_sound() const { return true; }
@@ -91,6 +102,9 @@ class CombineLanes {
   /// `from(owner)`: where its results begin, or null.
   template <class From>
   HEDDLE_HD void note_in(const InResult& result, const From& from) {
+    if (result.own >= 0 && is_packed(a_.call.shape.result_wire)) {
+      return sum_beside_own_apart(coop_, board_, result);
+    }
     const std::byte* own =
         result.own < 0 ? nullptr
                        : a_.experts.x + (board_->pump.out[a_.call.ctx.topo.rank].base + result.own) * a_.experts.x_stride;

@@ -124,7 +124,7 @@ class BeltMover {
   HEDDLE_HD BeltMover(const Coop& coop, Port& port, const DispatchArgs& args, DispatchBoard<Port>* board, int worker, int workers)
       : coop_(coop), port_(port), a_(args), experts_(LocalExperts::of(args.call.ctx.topo)),
         expert_row_(board->near_rows(args)), slot_(Slot::of(args.call.shape)),
-        scales_leave_(!kCasts || scales_leave(args)), 
+        scales_leave_(!kCasts || scales_leave(args)),
         belt_(coop, port, args.call, reinterpret_cast<std::byte*>(board + 1), belt_of(args), worker, workers) {}
 
   HEDDLE_HD void open() { belt_.open(); }

@@ -178,7 +178,7 @@ class Pump {
   HEDDLE_HD int64_t tag_of(int source, int64_t tag) const {
     return call_.ctx.window.tags(call_.shape.kind, lane_, source) + tag * int64_t{sizeof(uint64_t)};
   }
-  /// `is_sound`, of lane 0: if not, the peer is left to wait.
+  /// `is_sound`: if not, the peer is left to wait.
   HEDDLE_HD void post(int peer, int round, int64_t tag, bool is_sound) {
     desk_.post(peer, tag_of(call_.ctx.topo.rank, tag), tag_value(seq_, round), is_sound);
   }
@@ -217,8 +217,12 @@ class Pump {
   /// to the peers' counters; for none if the call has ended in a fault here.
   HEDDLE_HD bool is_last_sender() const {
     coop_.worker_sync();
-    const uint64_t before = desk_.tell(coop_.lane() == 0 ? add_in_turn(&state_->blocks_sent, 1) : 0);
-    return before + 1 == static_cast<uint64_t>(coop_.blocks()) && !call_.ctx.ledger->is_faulted();
+    bool is_last = false;
+    if (coop_.lane() == 0) {
+      is_last = add_in_turn(&state_->blocks_sent, 1) + 1 == static_cast<uint64_t>(coop_.blocks());
+      is_last = is_last && !call_.ctx.ledger->is_faulted();
+    }
+    return desk_.tell(is_last) != 0;
   }
 
   HEDDLE_HD void note(Moment moment) const {

@@ -96,15 +96,23 @@ class RowBelt {
       here = bulk::is_open(gate(seat), seat.turn);  // what came while the lane was held up is not late
     }
     coop_.worker_sync();
-    if (here) return;
+    if (all_lanes(here)) return;
     is_sound_ = false;
     claim_late_ride(call_);
   }
 
-  /// By lane 0: false once a row was late; then nobody may hear of what was handed on.
+  /// False once a row was late; then nobody may hear of what was handed on.
   HEDDLE_HD bool is_sound() const { return is_sound_; }
 
  private:
+  HEDDLE_HD static bool all_lanes(bool here) {
+#if HEDDLE_ON_DEVICE
+    return __all_sync(0xFFFFFFFFu, here) != 0;
+#else
+    return here;  // bulk copies are there at once
+#endif
+  }
+
   HEDDLE_HD Seat take(int stage) {
     const uint32_t turn = turns_ >> stage & 1;
     turns_ ^= 1u << stage;

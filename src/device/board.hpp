@@ -84,8 +84,8 @@ class Desk {
     return board_->told[worker_];
   }
 
-  /// The word of the port's peer will show `value` once all that this worker has stored so far is there; never, if lane 0
-  /// finds it not sound.
+  /// The word of the port's peer will show `value` once all that this worker has stored so far is there; never, if
+  /// that is not sound.
   HEDDLE_HD void post(int peer, int64_t offset, uint64_t value, bool is_sound = true) {
     coop_.worker_sync();
     const int box = worker_ * kMailboxes + turn_;

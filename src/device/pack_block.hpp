@@ -34,13 +34,13 @@ struct PackedRow {
 
 /// What a block's scale is made of: magnitudes, as the bits of floats.
 struct PackRange {
-  uint32_t least = ~0u;  // but for zeros
-  uint32_t most = 0;     // Inf and NaN are larger than all others
+  uint32_t before = ~0u;  // the smallest but zeros, less one: then zeros are above all others
+  uint32_t most = 0;      // Inf and NaN are larger than all others
 
   HEDDLE_HD void add(float value) {
     const uint32_t magnitude = bits_of(value) & ~kFloatSign;
     if (magnitude > most) most = magnitude;
-    if (magnitude != 0 && magnitude < least) least = magnitude;
+    if (magnitude - 1 < before) before = magnitude - 1;
   }
   HEDDLE_HD bool is_finite() const { return most < kFloatInf; }
 };
@@ -52,13 +52,15 @@ template <>
 struct PackBlock<ResultWire::fp8> {
   static constexpr int kBits = 8;
 
+  static constexpr float kLeast = 0x1p-100f;  // so that scale and multiplier are normal numbers
+
   uint32_t mark;  // the scale's bits
   float multiplier;
 
   HEDDLE_HD static PackBlock of(const PackRange& range) {
     if (!range.is_finite()) return {kFloatNan, 1.0f};
-    const QuantiseScale scale = fp8_scale(float_of(range.most));
-    return {bits_of(scale.scale), scale.multiplier};
+    const float a = float_of(range.most) > kLeast ? float_of(range.most) : kLeast;
+    return {bits_of(a * kOneOver448), 448.0f / a};
   }
   HEDDLE_HD uint32_t code(float value) const { return to_e4m3(value * multiplier).bits; }
   HEDDLE_HD static float value(uint32_t mark, uint32_t code) {
@@ -83,7 +85,7 @@ struct PackBlock<ResultWire::logfmt10> {
   HEDDLE_HD static PackBlock of(const PackRange& range) {
     if (!range.is_finite()) return {kFloatNan >> 16, 0, 0, 0};  // all but zeros are its first: a NaN
     const uint32_t lowest = range.most > kMostOctaves ? range.most - kMostOctaves : 0;
-    const uint32_t least = range.least < range.most ? range.least : range.most;
+    const uint32_t least = range.before + 1;  // 0 if all are zeros
     const uint32_t first = (least > lowest ? least : lowest) & 0xFFFF0000u;
     const uint32_t units = (range.most - first) / (kSteps * kUnit) + 1;
     const uint32_t step = units * kUnit;
@@ -108,6 +110,12 @@ struct PackBlock<ResultWire::logfmt10> {
     return float_of(sign | ((mark << 16) + (number - 1) * ((mark >> 16) * kUnit)));
   }
 };
+
+/// What is left of a value that was packed with its block.
+template <class Block>
+HEDDLE_HD float packed_and_back(const Block& block, float value) {
+  return Block::value(block.mark, block.code(value));
+}
 
 /// Calls `work(block)` with a PackBlock of the wire's, for its type.
 template <class Work>

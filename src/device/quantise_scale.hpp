@@ -43,20 +43,17 @@ HEDDLE_HD inline QuantiseScale nvfp4_scale(const BlockRange& range, float global
 inline constexpr float kLeastRange = 1e-4f;
 inline constexpr float kOneOver448 = float_of(0x3B124925u);
 
-/// `fp8`'s, of a block's largest magnitude.
-HEDDLE_HD inline QuantiseScale fp8_scale(float largest) {
-  const float a = largest > kLeastRange ? largest : kLeastRange;
-  // A product, not the quotient a / 448: they differ in the last bit for half of all a, and callers compare bits.
-  return {a * kOneOver448, 448.0f / a, 0};
-}
-
 /// With a least value of 1e-4, as the FP8 modes have it, scale and multiplier are normal numbers and an exponent byte is in
 /// 105..247, so 255 (NaN) never appears.
 HEDDLE_HD inline QuantiseScale quantise_scale(const QuantiseArgs& args, const BlockRange& range) {
+  constexpr float kMost = 448.0f;
   if (args.mode == Quantise::nvfp4) return nvfp4_scale(range, args.global_scale == nullptr ? 1.0f : *args.global_scale);
   if (args.mode == Quantise::mxfp8) return power_of_two_scale(range.largest * kOneOver448);
-  const QuantiseScale scale = fp8_scale(range.largest);
-  return args.mode == Quantise::fp8 || args.mode == Quantise::fp8_row ? scale : power_of_two_scale(scale.scale);
+  const float a = range.largest > kLeastRange ? range.largest : kLeastRange;
+  // A product, not the quotient a / 448: they differ in the last bit for half of all a, and callers compare bits.
+  const float scale = a * kOneOver448;
+  if (args.mode == Quantise::fp8 || args.mode == Quantise::fp8_row) return {scale, kMost / a, 0};
+  return power_of_two_scale(scale);
 }
 
 HEDDLE_HD inline void store_scale(const QuantiseArgs& args, int64_t block, const QuantiseScale& scale) {

@@ -18,6 +18,8 @@ void host_sum_rows(const SumArgs& args, const Term* terms, int num_terms) {
   if (!is_packed(args.in_wire)) check_float("in_dtype", args.in_dtype);
   if (!is_packed(args.out_wire)) check_float("out_dtype", args.out_dtype);
   if (args.bias0 != nullptr) check_float("bias_dtype", args.bias_dtype);
+  HEDDLE_CHECK(!is_packed(args.out_wire) || args.bias0 == nullptr || (args.bias1 == nullptr && num_terms == 0),
+               "sum_rows: a packed sum has {} terms and a bias; legal: terms, or bias0 alone", num_terms);
   if (args.is_packed()) return host_sum_packed(args, terms, num_terms);
   rows_variant().sum(args, terms, num_terms);
 }

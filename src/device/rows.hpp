@@ -16,7 +16,7 @@ void host_sum_rows(const SumArgs&, const Term* terms, int num_terms);
 
 /// out[i] = the chain of column i, rounded once. By the lanes of one worker; no sync inside.
 /// The chain is FP32: it starts at +0, or bias0[i], or bias0[i] + bias1[i]; then acc = fma(weight, row[i], acc), terms in order.
-/// dtypes are f32, bf16 or f16. No pointer needs alignment beyond its element; 16 is fastest.
+/// dtypes are f32, bf16 or f16. No pointer needs alignment beyond its element, a packed row 4; 16 is fastest.
 /// Where one end is packed: a sum is packed as it is in FP32, the values of packed rows are terms of the chain.
 /// out may be exactly one of the rows or biases if the element sizes agree; otherwise it overlaps nothing.
 template <class Coop>

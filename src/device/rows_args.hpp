@@ -15,6 +15,16 @@ struct Term {
   float weight = 0.0f;
 };
 
+/// Terms of a sum of packed rows that have not travelled: rows of `dtype`. What packing would leave of their sum is one term.
+struct OwnTerms {
+  int first = -1;
+  int end = -1;
+  DType dtype = DType::bf16;
+  bool is_row = false;  // one, as it is: -0 stays -0
+
+  HEDDLE_HD float start() const { return is_row ? -0.0f : 0.0f; }  // of its chain
+};
+
 struct SumArgs {
   void* out;
   DType out_dtype;
@@ -23,9 +33,11 @@ struct SumArgs {
   const void* bias1;  // or null; used only with bias0
   DType bias_dtype;
   int64_t count;  // columns
-  // One of them may be packed (pack.hpp); its dtype means nothing then, and the columns are a whole row.
+  // One of them may be packed (pack.hpp): its dtype means nothing then, and the columns are a whole row. What is packed is the sum of
+  // the terms, or bias0 alone, as it is.
   ResultWire in_wire = ResultWire::usual;
   ResultWire out_wire = ResultWire::usual;
+  OwnTerms own{};  // with in_wire
 
   HEDDLE_HD bool is_packed() const { return heddle::is_packed(in_wire) || heddle::is_packed(out_wire); }
 };

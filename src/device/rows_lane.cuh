@@ -67,6 +67,19 @@ __device__ inline uint32_t round_pair(float low, float high, e4m3) {
 #endif
 }
 
+/// The two e4m3 of the low half.
+__device__ inline void widen_pair(uint32_t pair, float& low, float& high) {
+#if __CUDA_ARCH__ >= 890
+  uint32_t halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<unsigned short>(pair)));
+  asm("cvt.f32.f16 %0, %1;" : "=f"(low) : "h"(static_cast<unsigned short>(halves)));
+  asm("cvt.f32.f16 %0, %1;" : "=f"(high) : "h"(static_cast<unsigned short>(halves >> 16)));
+#else
+  low = to_float(e4m3{static_cast<uint8_t>(pair)});
+  high = to_float(e4m3{static_cast<uint8_t>(pair >> 8)});
+#endif
+}
+
 /// Rounds and stores eight columns; `to` is 16-aligned.
 __device__ inline void store_columns(float* to, const float (&values)[kLaneColumns]) {
   float4 vectors[2];

@@ -32,6 +32,7 @@ CallCost CallCost::of(const Topology& topo, const Shape& shape, int64_t tokens) 
   cost.wire_rows = 2 * sent * (ranks - 1) / ranks;
   if (shape.kind == Kind::combine) {
     cost.is_combine = true;
+    cost.is_packed = heddle::is_packed(shape.result_wire);
     cost.local_bytes = (of_experts + sent) * row;
     return cost;
   }
@@ -52,6 +53,7 @@ double CallCost::microseconds(int sms) const {
 }
 
 int CallCost::enough_sms(int most) const {
+  if (is_packed) return std::max(1, most);
   const double link = wire_bytes / kLink;
   const double left = 1.03 * microseconds(most) - start();  // above `link`, as hypot() of the most is
   const double enough = on_one_sm() / std::sqrt(left * left - link * link);

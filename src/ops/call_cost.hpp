@@ -22,12 +22,13 @@ struct CallCost {
   double local_bytes = 0;  // stored into outputs or slots by the rank itself; of a combine, loaded and summed
   bool is_combine = false;
   bool is_grouped = false;  // a dispatch whose output is grouped by expert
+  bool is_packed = false;   // a combine of narrow results: what packing takes is not modelled
 
   /// Expected for routing that is uniform, with as many tokens on every rank.
   static CallCost of(const Topology&, const Shape&, int64_t tokens);
 
   double microseconds(int sms) const;
-  /// The fewest of `most` multiprocessors that come within 3 % of the time of all of them; at least one.
+  /// The fewest of `most` multiprocessors that come within 3 % of the time of all of them; at least one. All, if that is not known.
   int enough_sms(int most) const;
 
  private:

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/math.hpp"
-#include "device/pack_block.hpp"
 #include "ops/row_counts.hpp"
 #include "protocol/combine.hpp"
 
@@ -171,30 +170,22 @@ Shape CombineCall::make_shape(DType out, bool split) const {
   shape.dtype = out;
   shape.split = split;
   shape.row_weights = input_.row_weights.is_set();
-  set_wire(shape);
+  choose_wire(shape);
   shape.topk = route_->plan->view.topk;
   shape.experts = route_->plan->topo.experts;
   shape.alignment = route_->alignment;
   shape.max_tokens = route_->max_tokens;
   if (shape.weights == Weights::late && !late_weights_fit(shape)) {
     shape.weights = Weights::at_source;
-    set_wire(shape);
+    choose_wire(shape);
   }
   return shape;
 }
 
 /// Rows that travel alone keep the experts' dtype; a sum is rounded to the result's.
-void CombineCall::set_wire(Shape& shape) const {
-  const int64_t hidden = input_.x.shape.back();
-  shape.result_wire = options_.wire;
-  if (is_packed(options_.wire)) {
-    shape.wire = DType::u8;
-    shape.payload_bytes = static_cast<int32_t>(PackedRow::of(hidden, options_.wire).bytes);
-    return;
-  }
+void CombineCall::choose_wire(Shape& shape) const {
   const DType usual = shape.weights == Weights::at_source ? input_.x.dtype : shape.dtype;
-  shape.wire = options_.wire == ResultWire::float32 ? DType::f32 : usual;
-  shape.payload_bytes = static_cast<int32_t>(hidden * static_cast<int64_t>(size_of(shape.wire)));
+  set_wire(shape, options_.wire, input_.x.shape.back(), usual);
 }
 
 /// By agreed values only, so that all ranks choose alike.

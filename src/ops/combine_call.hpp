@@ -26,7 +26,7 @@ class CombineCall : public InFlight {
   void await_signals();
   void check_out(DType out) const;
   Shape make_shape(DType out, bool split) const;
-  void set_wire(Shape&) const;
+  void choose_wire(Shape&) const;
   Weights weights_mode(bool split) const;
   bool late_weights_fit(const Shape&) const;
   void check_room() const;

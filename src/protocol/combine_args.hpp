@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "device/pack_block.hpp"
 #include "protocol/context.hpp"
 #include "protocol/dispatch_args.hpp"
 #include "protocol/plan.hpp"
@@ -38,5 +39,13 @@ struct CombineArgs {
   ExpertView experts;
   CombinedView out;
 };
+
+/// What `columns` of a result are on the wire; `usual` is their dtype where nothing else is asked for.
+inline void set_wire(Shape& shape, ResultWire wire, int64_t columns, DType usual) {
+  shape.result_wire = wire;
+  shape.wire = is_packed(wire) ? DType::u8 : wire == ResultWire::float32 ? DType::f32 : usual;
+  const int64_t plain = columns * static_cast<int64_t>(size_of(shape.wire));
+  shape.payload_bytes = static_cast<int32_t>(is_packed(wire) ? PackedRow::of(columns, wire).bytes : plain);
+}
 
 }  // namespace heddle

@@ -200,6 +200,14 @@ HEDDLE_HD inline bool own_results_stay(const CombineArgs& args) {
          args.experts.dtype == args.call.shape.wire && args.route.recv_offset[args.call.ctx.topo.world] <= args.experts.rows;
 }
 
+/// The same of packed results, which any pump's lanes can sum beside the experts' rows.
+HEDDLE_HD inline bool own_hits_stay(const CombineArgs& args) {
+  const Shape& shape = args.call.shape;
+  const Topology& topo = args.call.ctx.topo;
+  return is_packed(shape.result_wire) && !shape.row_weights && !is_unreduced(shape) && topo.world + shape.topk <= kMostTerms &&
+         (args.layout != Layout::token_major || args.route.recv_offset[topo.world] <= args.experts.rows);
+}
+
 /// The number of one of this rank's tokens among those that its own dispatch brought it; -1: none of its experts is here.
 HEDDLE_HD inline int64_t own_number(const CombineArgs& args, int64_t token) {
   const Topology& topo = args.call.ctx.topo;
@@ -230,6 +238,24 @@ HEDDLE_HD void sum_token(const Coop& coop, const CombineArgs& args, int64_t toke
   if (unreduced) reader.sum_hits(coop, place_of);
   else reader.sum_ranks(coop, place_of);
   if (call.shape.row_weights && columns.first == 0) reader.gather_weights(coop, place_of);
+}
+
+/// The same where own_hits_stay(): `own` is the token's number among those that this rank's dispatch brought it.
+template <class Coop, class From>
+HEDDLE_HD void sum_token_beside_own(const Coop& coop, const std::byte* window, const CombineArgs& args, int64_t token,
+                                    int64_t in_window, const Range& range, const From& from, int64_t own) {
+  const int rank = args.call.ctx.topo.rank;
+  const ResultPlace result{.source = rank, .round = 0, .number = own};
+  const ResultWriter writer = writer_of(window, args, result, all_columns(args));
+  const bool is_row = args.layout == Layout::token_major;
+  const ResultReader reader{.args = args, .token = token, .columns = all_columns(args)};
+  const auto place_of = [&](int owner, int) -> const std::byte* {
+    const std::byte* results = from(owner);
+    return results == nullptr ? nullptr : results + in_window * range.stride;
+  };
+  reader.sum_beside_own(coop, place_of, is_row ? 1 : args.call.shape.topk, [&](int k) -> Term {
+    return is_row ? Term{.row = args.experts.x + writer.i * args.experts.x_stride, .weight = 1.0f} : writer.term(k);
+  });
 }
 
 }  // namespace heddle

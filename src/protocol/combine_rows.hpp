@@ -35,9 +35,11 @@ struct Columns {
   int64_t count = 0;
 };
 
-/// For a token's hits, or one row of each rank.
+inline constexpr int kMostTerms = kMaxTopk > kMaxRanks ? kMaxTopk : kMaxRanks;
+
+/// For a token's hits, or one row of each rank; for both where so many fit.
 template <class Coop>
-using TermMemory = OwnTermList<Coop, (kMaxTopk > kMaxRanks ? kMaxTopk : kMaxRanks)>;
+using TermMemory = OwnTermList<Coop, kMostTerms>;
 
 /// At the owner: the i-th received row, of a source whose late weights for it are `late` (or null).
 struct ResultWriter {
@@ -141,6 +143,25 @@ struct ResultReader {
     TermList<Coop> terms(coop, memory.terms());
     terms.gather(world, [&](int owner) { return term(in_rank[owner] == 0 ? nullptr : place_of(owner, 0), 1.0f); });
     terms.sum(sum_args());
+  }
+
+  /// The same where this rank's own hits have stayed with the experts, though others' rows are packed: own(k), of so many.
+  template <class Coop, class PlaceOf, class Own>
+  HEDDLE_HD void sum_beside_own(const Coop& coop, const PlaceOf& place_of, int count, const Own& own) const {
+    const Topology& topo = args.call.ctx.topo;
+    const uint8_t* in_rank = args.plan.in_rank + token * topo.world;
+    TermMemory<Coop> memory(coop);
+    TermList<Coop> terms(coop, memory.terms());
+    const auto gather = [&](int first, int end) {
+      terms.gather(end - first, [&](int i) { return term(in_rank[first + i] == 0 ? nullptr : place_of(first + i, 0), 1.0f); });
+    };
+    SumArgs sum = sum_args();
+    gather(0, topo.rank);
+    sum.own = {.first = terms.count(), .end = 0, .dtype = args.experts.dtype, .is_row = args.layout == Layout::token_major};
+    terms.gather(count, own);
+    sum.own.end = terms.count();
+    gather(topo.rank + 1, topo.world);
+    terms.sum(sum);
   }
 
   template <class Coop, class PlaceOf>

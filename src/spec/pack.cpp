@@ -21,7 +21,7 @@ struct Fp8 {
   float multiplier;
 
   explicit Fp8(const std::vector<float>& block) {
-    float a = 1e-4f;
+    float a = 0x1p-100f;
     for (float x : block) a = std::max(a, std::fabs(x));
     scale = a * (1.0f / 448.0f);
     multiplier = 448.0f / a;

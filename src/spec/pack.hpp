@@ -1,5 +1,5 @@
 // What narrower results are on the wire, and what they stand for there. In blocks of 128 columns (the last may be short):
-//   fp8       a = the largest |x|, at least 1e-4; scale = a * fl(1/448); value = e4m3(x * (448 / a)), stands for value * scale
+//   fp8       a = the largest |x|, at least 2^-100; scale = a * fl(1/448); value = e4m3(x * (448 / a)), stands for value * scale
 //   logfmt10  see pack()
 // A block with NaN or Inf stands for NaN in every column; in logfmt10 zeros stay zeros.
 #pragma once

@@ -151,13 +151,21 @@ void check_packed(Worker worker, ResultWire wire, const SumCase& test, std::mt19
   }
   TwinRow bias(test.bias, test.count, test.skew), out(test.out, test.count, 0);
   fill(bias.host().data(), test.bias, test.count, test.kind, random);
+  const int num_own = static_cast<int>(random() % 4);  // 3: there are none
   const auto args = [&](void* to, const void* first) {
-    return SumArgs{.out = to, .out_dtype = test.out, .in_dtype = DType::u8, .bias0 = test.num_biases > 0 ? first : nullptr,
-                   .bias1 = nullptr, .bias_dtype = test.bias, .count = test.count, .in_wire = wire};
+    SumArgs sum{.out = to, .out_dtype = test.out, .in_dtype = DType::u8, .bias0 = test.num_biases > 0 ? first : nullptr,
+                .bias1 = nullptr, .bias_dtype = test.bias, .count = test.count, .in_wire = wire};
+    if (num_own < 3) sum.own = {.first = 1, .end = 1 + num_own, .dtype = test.in, .is_row = num_own == 1};
+    return sum;
   };
+  for (int own = 0; own < num_own % 3; ++own) {
+    host_packed.insert(host_packed.begin() + 1, {rows[static_cast<size_t>(own)].host().data(), 1.0f});
+    gpu_packed.insert(gpu_packed.begin() + 1, {rows[static_cast<size_t>(own)].upload(), 1.0f});
+  }
   const GpuBytes terms = to_gpu(gpu_packed);
-  gpu_sum(worker, args(out.upload(), bias.upload()), reinterpret_cast<const Term*>(terms.data()), test.num_terms);
-  sum_rows(Solo{}, args(out.host().data(), bias.host().data()), host_packed.data(), test.num_terms);
+  const auto count = static_cast<int>(host_packed.size());
+  gpu_sum(worker, args(out.upload(), bias.upload()), reinterpret_cast<const Term*>(terms.data()), count);
+  sum_rows(Solo{}, args(out.host().data(), bias.host().data()), host_packed.data(), count);
   EXPECT_TRUE(out.is_same());
 }
 

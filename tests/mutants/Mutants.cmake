@@ -15,4 +15,4 @@ add_test(NAME mutants COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/m
   --source ${PROJECT_SOURCE_DIR} --scratch ${CMAKE_CURRENT_BINARY_DIR}/mutants
   --driver $<TARGET_FILE:heddle_mutant_driver> --tsan-driver $<TARGET_FILE:heddle_mutant_tsan_driver>
   -- ${CMAKE_CXX_COMPILER} -idirafter ${fmt_include})
-set_tests_properties(mutants PROPERTIES LABELS mutants TIMEOUT 600 PROCESSORS 2)
+set_tests_properties(mutants PROPERTIES LABELS mutants TIMEOUT 600 PROCESSORS 2 COST 100)

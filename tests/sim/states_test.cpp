@@ -38,7 +38,7 @@ const Few kFew[] = {
 };
 
 #if defined(__SANITIZE_ADDRESS__)
-constexpr uint64_t kStates = 1000;  // many times slower; what each path does, the others do too
+constexpr uint64_t kStates = 300;  // many times slower; what each path does, the others do too
 #else
 constexpr uint64_t kStates = 1'000'000;
 #endif

@@ -38,6 +38,7 @@ std::vector<StepCase> make_cases() {
                                          {.weights = Weights::at_source, .biases = 2},
                                          {.wire = ResultWire::float32},
                                          {.weights = Weights::at_owner, .wire = ResultWire::logfmt10, .biases = 1},
+                                         {.weights = Weights::late, .wire = ResultWire::fp8},
                                          {.weights = Weights::at_source, .wire = ResultWire::fp8},
                                          {.row_weights = true}};
   const std::vector<CombineCase> tokens{{},
@@ -65,7 +66,7 @@ std::vector<StepCase> make_cases() {
       {"token_major_nothing", world_of(2, Routing::nothing), token_major, {{}}},
       {"token_major_empty_rank", world_of(3, Routing::empty_rank), token_major, {{}}},
       {"token_major_fixed", world_of(2, Routing::ragged), fixed(token_major, -1), tokens},
-      {"token_major_dropped", world_of(2, Routing::uniform), fixed(token_major, 40), {{}}},
+      {"token_major_dropped", world_of(2, Routing::uniform), fixed(token_major, 40), {{}, {.wire = ResultWire::fp8}}},
       {"token_major_fp8", world_of(2, Routing::uniform), fp8(token_major, Quantise::fp8), {{}}},
       {"expert_major_2_ranks", world_of(2, Routing::uniform), expert_major, grouped},
       {"expert_major_duplicates", world_of(2, Routing::duplicates), expert_major, grouped},

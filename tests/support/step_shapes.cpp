@@ -1,8 +1,8 @@
 #include "support/step_shapes.hpp"
 
-#include "device/pack_block.hpp"
 #include "device/quantise_args.hpp"
 #include "protocol/call.hpp"
+#include "protocol/combine_args.hpp"
 
 namespace heddle::testing {
 
@@ -31,13 +31,9 @@ Shape combine_shape(const spec::World& world, const DispatchCase& dispatched, co
   shape.quantise = Quantise::none;
   shape.weights = wanted.weights;
   shape.dtype = DType::bf16;
-  shape.result_wire = wanted.wire;
-  shape.wire = is_packed(wanted.wire) ? DType::u8 : wanted.wire == ResultWire::float32 ? DType::f32 : DType::bf16;
+  set_wire(shape, wanted.wire, world.hidden, DType::bf16);
   shape.split = wanted.split;
   shape.row_weights = wanted.row_weights;
-  shape.payload_bytes = static_cast<int32_t>(is_packed(wanted.wire)
-                                                 ? PackedRow::of(world.hidden, wanted.wire).bytes
-                                                 : world.hidden * static_cast<int64_t>(size_of(shape.wire)));
   shape.scale_words = 0;
   return shape;
 }

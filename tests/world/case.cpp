@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "device/pack_block.hpp"
 #include "device/quantise_args.hpp"
 #include "protocol/combine.hpp"
 #include "support/dice.hpp"
@@ -34,12 +33,6 @@ spec::Pack pack_of(ResultWire wire) {
   return wire == ResultWire::fp8 ? spec::Pack::fp8 : wire == ResultWire::logfmt10 ? spec::Pack::logfmt10 : spec::Pack::none;
 }
 
-DType wire_of(const Case& c) {
-  if (is_packed(c.wire)) return DType::u8;
-  if (c.wire == ResultWire::float32) return DType::f32;
-  return travels_alone(c) ? c.in_dtype : c.out_dtype;
-}
-
 Shape dispatch_shape(const Case& c) {
   const bool quantises = c.quantise != Quantise::none;
   Shape shape{.layout = c.layout};
@@ -53,8 +46,7 @@ Shape dispatch_shape(const Case& c) {
 
 Shape combine_shape(const Case& c, Weights weights) {
   Shape shape{.kind = Kind::combine, .weights = weights};
-  shape.payload_bytes = c.world.hidden * static_cast<int>(size_of(wire_of(c)));
-  if (is_packed(c.wire)) shape.payload_bytes = static_cast<int>(PackedRow::of(c.world.hidden, c.wire).bytes);
+  set_wire(shape, c.wire, c.world.hidden, travels_alone(c) ? c.in_dtype : c.out_dtype);
   shape.topk = c.by_rank_map ? 0 : c.world.topk;
   shape.max_tokens = max_tokens_of(c);
   shape.row_weights = c.row_weights;
