@@ -50,7 +50,8 @@ class Buffer(QuickCalls):
                      fails
     threads          CPU threads that work on one call
     device           "cpu" (also None), or where the buffer works: "cuda" (torch's current GPU, else GPU 0), "cuda:1", a
-                     torch.device. Ranks may share a GPU
+                     torch.device. Ranks may share a GPU; threads of a process that do make their buffers before the
+                     first call, as CUDA lets some of that wait for kernels that run
     pinned_windows   on GPUs: put rows into host memory, also where GPUs reach one another's
     pinned_pairs     the same between these pairs of ranks only; those whose GPUs do not reach each other need no name
                      here
