@@ -110,7 +110,11 @@ class Buffer(_OnGpu):
     def __init__(self, group: Any, *, threads: int = 1, **settings: Any) -> None:
         gpu = group.rank % torch.cuda.device_count()
         torch.cuda.set_device(gpu)
-        super().__init__(_RealBuffer(group, device=f"cuda:{gpu}", **settings), gpu, torch.cuda.Stream())
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):  # torch takes its memory now, while no other rank's kernel waits
+            for size in (1 << 10, 8 << 20):
+                torch.empty(size, dtype=torch.uint8, device=f"cuda:{gpu}")
+        super().__init__(_RealBuffer(group, device=f"cuda:{gpu}", **settings), gpu, stream)
 
     def set_allocator(self, make: Callable[..., np.ndarray]) -> None:
         """`make` is for NumPy's types and arrays."""
