@@ -170,8 +170,8 @@ LANES = [
     LaneFault(
         "a worker posts a row before all its lanes have stored it",
         "device/board.hpp",
-        "  HEDDLE_HD void post(int peer, int64_t offset, uint64_t value) {\n    coop_.worker_sync();\n",
-        "  HEDDLE_HD void post(int peer, int64_t offset, uint64_t value) {\n",
+        "  HEDDLE_HD void post(int peer, int64_t offset, uint64_t value, bool is_sound = true) {\n    coop_.worker_sync();\n",
+        "  HEDDLE_HD void post(int peer, int64_t offset, uint64_t value, bool is_sound = true) {\n",
         "pump_test.cpp",
         PUMPS,
         STORED_AT_ONCE,
@@ -187,8 +187,8 @@ LANES = [
     LaneFault(
         "a stage is filled before all lanes have read the row before",
         "cuda/dispatch_movers.hpp",
-        "    coop_.worker_sync();  // by all lanes\n",
-        "",
+        "    coop_.worker_sync();\n    return belt_.next();\n",
+        "    return belt_.next();\n",
         "pump_test.cpp",
         PUMPS,
     ),
