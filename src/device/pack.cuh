@@ -80,7 +80,7 @@ struct PackSums {
   int64_t end;
   float of[kPackGroups][kLaneColumns];
 
-  /// Calls `work(turn)` for all columns of a row, by all lanes of a warp.
+  /// Calls `work(sums)` for all columns of a row, by all lanes of a warp.
   template <class Work>
   __device__ static void each(int lane, int64_t columns, const Work& work) {
     for (int64_t start = 0; start < columns; start += kPackGroups * kStride) {
